@@ -24,18 +24,18 @@ class PatternConfig(Config):
     )
 
     def patterns_by_option(self) -> Mapping[str, str]:
-        """Its regular expressions."""
+        """Regular expressions by option."""
         return {}
 
     def compiled(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
-        """That regular expression, ready to be used. ValueError says what is wrong with it."""
+        """Compile a regular expression. ValueError says what is wrong with it."""
         try:
             return Regex(pattern, backtracking=self.allow_backtracking, whole=whole, isolate=isolate)
         except NotLinear as e:
             raise ValueError(f"{e}: write it without, or leave allowBacktracking out") from None
 
     def cautions(self) -> Iterator[Problem]:
-        """Which regular expressions RE2 cannot run."""
+        """Name the regular expressions that RE2 cannot run."""
         yield from super().cautions()
         for name, pattern in self.patterns_by_option().items():
             yield from self.compiled(pattern).note(name)
@@ -49,7 +49,7 @@ class PatternInterceptor(Interceptor[P]):
 
     @abstractmethod
     def matched(self, batch: Batch) -> Batch:
-        """As `intercept`. May raise TooSlow, with rows of the batch."""
+        """Return the batch changed. May raise TooSlow, with rows of the batch."""
 
     def intercept(self, batch: Batch) -> Batch:
         """Return the batch changed."""
@@ -81,4 +81,4 @@ REGEX = (
         "an intersection with nothing, are errors: for Java the one never matches, the other is ignored",
     ),
 )
-"""What the interceptors with patterns do otherwise than Flume's."""
+"""Differences between the interceptors with patterns and Flume's."""

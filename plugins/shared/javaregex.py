@@ -10,7 +10,7 @@ from typing import Literal
 from plugins.shared.javaproperties import ASCII, SUPPORTED, parsed, ranges
 
 Replacement = tuple[str | int, ...]
-"""What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
+"""Replacement of a match: texts as they are, and numbers of groups (0 is the whole match)."""
 
 _LOOKS = {
     "(?=": "look-ahead",
@@ -50,8 +50,8 @@ class NotLinear(ValueError):
 class JavaPattern:
     """A pattern in Java's spelling, piece by piece in that of an engine: RE2, the library `regex`, or Python's `re`.
 
-    Raises ValueError, in words for the user, for what the engine does not have or means otherwise, NotLinear where
-    the other engine has it; the rest of the grammar is left for the engine to check.
+    Raises ValueError, in words for the user, for what the engine does not have or means otherwise. It is NotLinear
+    where the other engine has it. The engine checks the rest of the grammar.
     """
 
     def __init__(self, pattern: str, engine: Engine) -> None:
@@ -64,9 +64,9 @@ class JavaPattern:
         self._open: list[int | None] = []
         """For each parenthesis not yet closed: where in `out` it stands if it captures."""
         self._outer_group: tuple[int, int] | None = None
-        """Where in `out` a capturing group stands that is in no other group."""
+        """Place in `out` of a capturing group that is in no other group."""
         self._divided = False
-        """Whether an alternative or a change of flags stands outside all groups."""
+        """True where an alternative or a change of flags stands outside all groups."""
         position = 0
         while position < len(pattern):
             position = self._piece(position)
@@ -272,7 +272,7 @@ class JavaPattern:
 
 
 def replacement_parts(text: str, groups: Sequence[str | None]) -> Replacement:
-    """What Java means by a replacement: `$1`, `${name}` are groups, a backslash makes the next one literal.
+    """Parse a replacement of Java's: `$1`, `${name}` are groups, a backslash makes the next one literal.
 
     `groups` are the names of the pattern's groups. Raises ValueError, in words for the user.
     """

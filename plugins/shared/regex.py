@@ -1,13 +1,13 @@
 """A user's regular expression, compiled once and run over columns.
 
 RE2 runs it, through Arrow: in time linear in the text, whatever the pattern and whatever a sender sends. Patterns are
-written as for Java, since that is what Flume's users have: `(?<name>…)`, `\\Q…\\E`, `\\p{Alpha}`, `\\h`, and `$1` or
-`${name}` in replacements. What RE2 cannot run (look-around, back-references, possessive quantifiers, atomic groups)
-is run by the library `regex`, event by event. It backtracks, so that a pattern can take for ever on some texts: it
-gives up after `LONGEST` seconds, and other threads go on meanwhile.
+written as for Java, since that is what Flume's users have: `(?<name>…)`, `\\Q…\\E`, `\\p{Alpha}`, `\\h`. Replacements
+have `$1` or `${name}`. What RE2 cannot run (look-around, back-references, possessive quantifiers, atomic groups) is
+run by the library `regex`, event by event. It backtracks, so that a pattern can take for ever on some texts: it gives
+up after `LONGEST` seconds, and other threads run meanwhile.
 
-What differs from Java: `$` is the end of the text, not also the place before a last newline; `.` stops at newlines
-only; an empty match right after another match is not replaced.
+What differs from Java: `$` is the end of the text, not also the place before a last newline. `.` stops at newlines
+only. With RE2, an empty match right after another match is not replaced.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ class Regex:
     """One pattern, over columns of bodies (`binary`) or of a header (`dictionary<string>`).
 
     It reads bytes as UTF-8. A byte that is not UTF-8 is a character of its own, which `.` and negated classes match
-    and nothing else does; outside the match it survives as it is. Nulls stay null.
+    and nothing else does. Outside the match it survives as it is. Nulls stay null.
 
     With `isolate`, a pattern with a group stands for that group alone: what surrounds the group must be there but is
     not replaced. With `whole`, it must match all of a text.
 
     `backtracking` says which engine runs it: False RE2, True the other, None RE2 if it can. Where it is the other,
-    each method may raise TooSlow. Raises ValueError, in words for the user, for a pattern that cannot be run:
-    NotLinear if only because `backtracking` is False.
+    each method may raise TooSlow.
+
+    Raises ValueError, in words for the user, for a pattern that cannot be run. It is NotLinear if only because
+    `backtracking` is False.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Regex:
     ) -> None:
         self.pattern = pattern
         self.backtracks = ""
-        """What it has that RE2 cannot run, where it is run otherwise for that."""
+        """Construct that RE2 cannot run, where another engine runs the pattern for that."""
         try:
             java = JavaPattern(pattern, "regex" if backtracking else "re2")
         except NotLinear as e:
@@ -95,7 +97,7 @@ class Regex:
             raise ValueError(f"the regular expression {pattern!r} cannot be read: {reason}") from None
 
     def note(self, option: str) -> Iterator[Problem]:
-        """For `Config.cautions`: that it is not RE2 that runs the pattern of this option."""
+        """Yield a note if another engine than RE2 runs the pattern of this option."""
         if self.backtracks:
             message = (
                 f"has {self.backtracks}, so it is matched event by event, which is slower; an event that takes it "
@@ -104,7 +106,7 @@ class Regex:
             yield Problem(option, message, note=True)
 
     def matches(self, column: Array) -> Array:
-        """Whether it occurs anywhere in each row, or is all of it: a boolean array."""
+        """Return a boolean array: true for rows in which it occurs, or which are all of it."""
         if pa.types.is_dictionary(column.type):
             return _by_value(column, self.matches)
         if self._python is not None:
@@ -113,7 +115,7 @@ class Regex:
         return pc.match_substring_regex(_readable(column)[0], pattern=self._re2)
 
     def extract(self, column: Array) -> tuple[Array, list[Array]]:
-        """Whether it occurs in each row of a column of bodies, and what each group holds where it first does.
+        """Return a boolean array of the bodies in which it occurs, and what each group holds where it first does.
 
         A group's array is of text, null where there is no match or the group had no part in it. A byte that is not
         UTF-8 becomes U+FFFD, since headers are text.
@@ -142,7 +144,7 @@ class Regex:
         return pc.is_valid(held), groups
 
     def replacement(self, text: str) -> Replacement:
-        """What Java means by a replacement: `$1`, `${name}` are groups, a backslash makes the next one literal."""
+        """Parse a replacement of Java's: `$1`, `${name}` are groups, a backslash makes the next one literal."""
         parts = replacement_parts(text, self.groups)
         if self._python is None and any(isinstance(part, int) and part > 9 for part in parts):
             raise ValueError(f"the replacement {text!r} uses a group past the ninth")
@@ -189,7 +191,7 @@ class Regex:
         return _restored(pc.replace_with_mask(text, found, _as_text(rows)), odd, column.type)
 
     def _rewritten(self, text: Array, *parts: bytes | int) -> Array:
-        """What RE2 makes of it: each match becomes these texts and groups."""
+        """Replace each match by these texts and groups, with RE2."""
         rewrite = b"".join(
             part if isinstance(part, bytes) else rb"\%d" % (2 if self._isolated else part) for part in parts
         )
@@ -256,7 +258,7 @@ def _replaced(pattern: Pattern[str], function: Callable[[Match[str]], str], text
 
 
 def _each(column: Array, function: Callable[[str], T]) -> list[T | None]:
-    """What the function makes of each text. Raises TooSlow."""
+    """Apply the function to each text. Raises TooSlow."""
     made: list[T | None] = []
     slow: list[int] = []
     for row, text in enumerate(_python_texts(column)):

@@ -1,4 +1,4 @@
-"""Times read and written in the letters of Java's `SimpleDateFormat`: `MMM d yyyy HH:mm:ss`."""
+"""Times read and written in patterns of Java's `SimpleDateFormat`: `MMM d yyyy HH:mm:ss`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ZONES = {
     "pkt": 5, "ist": 2, "ict": 7, "wib": 7, "sgt": 8, "hkt": 8, "jst": 9, "kst": 9, "aest": 10, "nzst": 12,
     "nzdt": 13,
 }  # fmt: skip
-"""Hours east of Greenwich by the name of a zone in a text, as Java 17 reads it in English where the machine's own
-zone does not have that name."""
+"""Hours east of Greenwich by the name of a zone in a text. Java 17 reads them so in English, unless the machine's own
+zone has that name."""
 _OLD_ZONES = {
     "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
     "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
@@ -33,7 +33,7 @@ _OLD_ZONES = {
     "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
     "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
 }  # fmt: skip
-"""Java's names of three letters."""
+"""Java's short names of time zones."""
 _NUMERIC = "yMLdDHkhKmsS"
 _KNOWN = f"{_NUMERIC}aEzZX"
 _EPOCH = datetime(1970, 1, 1)
@@ -58,11 +58,13 @@ def zone(name: str) -> tzinfo:
 class SimpleDateFormat:
     """One pattern, lenient as Java's: 2012-02-31 is the second of March.
 
-    Letters: `y` year, `M` `L` month, `d` day, `D` day of the year, `E` day of the week (read, not checked), `a` half
-    of the day, `H` `k` `h` `K` hour, `m` minute, `s` second, `S` milliseconds, `z` `Z` `X` zone; `'…'` is literal.
-    Names are English, and the calendar is today's also before 1582. `zone`: of times that name none; None: of this
-    machine. `century`: the time from which on a year of two digits is the first that ends in them; without it, such
-    a year is one of 2000 to 2099. ValueError, in words for the user, for a pattern that is not built.
+    A pattern may have `y` year, `M` `L` month, `d` day, `D` day of the year and `E` day of the week (read, not
+    checked). `a` is the half of the day, `H` `k` `h` `K` the hour, `m` the minute, `s` the second, `S` milliseconds.
+    `z` `Z` `X` are zones; `'…'` is literal. Names are English. The calendar is today's also before 1582.
+
+    `zone` is that of times that name none; None: of this machine. `century` is the time from which on a year of two
+    digits is the first that ends in them. Without it, such a year is one of 2000 to 2099. Raises ValueError, in words
+    for the user, for a pattern that is not built.
     """
 
     def __init__(self, pattern: str, zone: tzinfo | None, *, century: datetime | None = None) -> None:

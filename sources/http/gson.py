@@ -22,7 +22,7 @@ class NoEventError(ValueError):
 HALF = re.compile("[\ud800-\udfff]")
 """Half of a pair of UTF-16, which is no character."""
 _PREFIX = ")]}'\n"
-"""What some servers write before JSON, so that no browser runs it."""
+"""Prefix that some servers write before JSON, so that no browser runs it."""
 DEEPEST = 200
 _MOST_SHOWN = 5
 """Names of unknown members that an answer shows."""

@@ -1,4 +1,4 @@
-"""What is in a request: its events, or why there are none."""
+"""Events of a request, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _quotes(content: bytes) -> int:
 
 
 def _decoded(content: bytes, charset: str) -> str:
-    """As Java reads it: big-endian without a mark, and what is no text is replaced."""
+    """Decode as Java does: big-endian without a mark, and what is no text is replaced."""
     if charset == "utf-8":
         return content.decode("utf-8-sig", "replace")
     little, big = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}[charset]
@@ -158,7 +158,7 @@ def _decoded(content: bytes, charset: str) -> str:
 
 
 def _encoded(text: str, charset: str) -> bytes:
-    """As Java writes it: UTF-16 with a mark, UTF-32 without; half of a pair becomes what the charset has for it."""
+    """Encode as Java does: UTF-16 with a mark, UTF-32 without; half of a pair becomes what the charset has for it."""
     if charset == "utf-8":
         return text.encode("utf-8", "replace")
     data = HALF.sub("\ufffd", text).encode(f"{charset}-be")

@@ -1,4 +1,4 @@
-"""Where the encoders of log4j 2, logback and others put the parts of an event: a table."""
+"""Table of the names under which log4j 2, logback and others write the parts of an event."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 PARTS = ("message", "level", "logger", "thread", "timestamp", "stackTrace", "mdc", "ignored")
-"""What a configuration may name fields for."""
+"""Parts that a configuration may name fields for."""
 Names = dict[str, tuple[str, ...]]
 """An encoder's row, with its names apart."""
 
@@ -33,9 +33,9 @@ class Encoder:
     mdc: str = ""
     """The thread context, keys and values: all that are there. Without it, its entries are among other fields."""
     ignored: str = ""
-    """What says nothing about the event."""
+    """Fields that say nothing about the event."""
     prefix: str = ""
-    """What names of other fields begin with, which headers do not."""
+    """Prefix of the names of other fields, which headers do not have."""
 
 
 ENCODERS = (
@@ -145,7 +145,7 @@ LEVELS = {
 LEVEL_NAMES = frozenset(
     {*LEVELS, "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "SEVERE", "CONFIG", "FINE", "FINER", "FINEST"}
 )
-"""Where several fields may be the level, one that says one of these is."""
+"""Names of levels: of several fields that may be the level, one with such a name is."""
 
 
 def extended(fields: Mapping[str, str]) -> list[Names]:

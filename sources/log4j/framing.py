@@ -1,4 +1,4 @@
-"""Where events begin and end in what an application sends."""
+"""Boundaries of events in what an application sends."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Framer:
         self._held = 0
         """Bytes in these pieces."""
         self._joined = False
-        """Whether they may hold more than one object."""
+        """True where they may hold more than one object."""
         self._incomplete = 0
         """Bytes up to which these pieces are not searched again: their number at the last search, and an eighth."""
         self._skipping = False
-        """Whether the line was cut, and its rest is dropped."""
+        """True while the rest of a line that was cut is dropped."""
         self._object: list[bytes] = []
-        """Lines of an object that goes on; `_open` counts its open braces, `_size` its bytes."""
+        """Lines of an unfinished object; `_open` counts its open braces, `_size` its bytes."""
         self._open = 0
         self._size = 0
 
@@ -122,7 +122,7 @@ class Framer:
 
 
 def _depth(text: bytes) -> int:
-    """How many more braces it opens than it closes."""
+    """Return the number of braces it opens, less those it closes."""
     text = _STRING.sub(b"", text)
     return text.count(b"{") - text.count(b"}")
 
@@ -144,5 +144,5 @@ def _objects(text: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _joined(text: bytes) -> bool:
-    """Whether more than one object may be in it."""
+    """Return True where more than one object may be in it."""
     return b"}{" in text or text.startswith((b"[", b","))

@@ -1,7 +1,7 @@
 """Events of what log4j 2, logback and others write as JSON.
 
-Encoders name the same things differently. What `encoders.py` knows becomes the body or a header of one name; the
-rest, such as what the application put into its thread context (MDC), becomes a header of its own.
+Encoders name the same things differently. What `encoders.py` knows becomes the body or a header of one name. The
+rest becomes headers of their own, such as what the application put into its thread context (MDC).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STATUS = "log4j.status"
 TIMESTAMP = "log4j.timestamp"
 """Header of a field `timestamp` that is not understood."""
 CONTEXT = "mdc."
-"""What headers begin with that would have the name of another one."""
+"""Prefix of headers that would have the name of another one."""
 _OURS = frozenset(("level", "logger", "thread", "timestamp", STATUS))
 """Names that no other field's header has."""
 _MOST_PREFIXES = 1000
-"""Prefixes `mdc.` in the headers of one event. Each repetition of a name gets one more than that before, so that
-without a limit many of them would take time in the third power of their number."""
+"""Prefixes `mdc.` in the headers of one event. Each repetition of a name gets one more than that before. Without
+a limit, many of them would take time in the third power of their number."""
 _PLACE = re.compile(r"(\\{0,2})\{\}")
 
 
@@ -107,7 +107,7 @@ class Reader:
         self._zone = zone
 
     def batch(self, objects: Sequence[bytes]) -> tuple[Batch, int]:
-        """Their events, and how many of them are no JSON object."""
+        """Return their events, and the number of texts that are no JSON object."""
         events, invalid = [], 0
         for text in objects:
             try:
@@ -156,7 +156,8 @@ class Reader:
         return Event(text if body is None else body.encode(errors="replace"), headers)
 
     def _level(self, fields: dict[str, Any], names: Iterable[str]) -> str | None:
-        """Of several fields one that says a level: an entry of the thread context may have such a name, too."""
+        """Return the level, of several candidates one that is a level: an entry of the thread context may have such a
+        name, too."""
         for candidates, read in (
             (self._level_fields, _scalar),
             (names, _level_name),
@@ -170,7 +171,7 @@ class Reader:
 
 
 def _has(fields: dict[str, Any], name: str) -> bool:
-    """Whether there is such a field, or one within an object where the name has a dot."""
+    """Return True for a field of that name, or one within an object where the name has a dot."""
     if name in fields:
         return True
     outer, dot, inner = name.partition(".")
@@ -178,7 +179,7 @@ def _has(fields: dict[str, Any], name: str) -> bool:
 
 
 def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
-    """What is read of the first of these that can be read; it is none of the fields any more."""
+    """Remove the first of these fields that can be read, and return what was read of it."""
     for name in names:
         if (value := fields.get(name)) is not None:
             if (found := read(value)) is not None:

@@ -42,11 +42,13 @@ class _Application(Connection):
 class Log4jSource(EndpointSource[Log4jConfig]):
     """Receives JSON of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
 
-    The message and its stack trace become the body; level, logger, thread and time the headers `level`, `logger`,
-    `thread` and `timestamp`; the thread context (MDC) and all other fields headers of their own names, with `mdc.`
-    before a name that is taken. A time that is not understood stays in the header of its field, `log4j.timestamp` for
-    `timestamp`. Known are the Elastic Common Schema, GELF, logstash-logback-encoder, JsonLayout, JsonTemplateLayout
-    with its templates and logback's JsonEncoder; `field.<part>` adds names of templates and composites of one's own.
+    The message and its stack trace become the body. Level, logger, thread and time become the headers `level`,
+    `logger`, `thread` and `timestamp`. The thread context (MDC) and all other fields become headers of their own
+    names, with `mdc.` before a name that is taken. A time that is not understood stays in the header of its field,
+    `log4j.timestamp` for `timestamp`.
+
+    Known are the Elastic Common Schema, GELF, logstash-logback-encoder, JsonLayout, JsonTemplateLayout with its
+    templates and logback's JsonEncoder. `field.<part>` adds names of templates and composites of one's own.
 
     Their socket appenders get no acknowledgement: what is on its way when either side dies is lost. The avro source
     with a Flume appender loses nothing.
@@ -76,7 +78,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         self._listener.close()
 
     def batches(self) -> Iterator[Batch]:
-        """What the applications log; after `stopping`, also what had arrived by then."""
+        """Yield what the applications log; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
             if events := self._gather():
                 yield self._batch(events)

@@ -31,8 +31,9 @@ SenderHeader = Callable[[list[Sender]], list[str]]
 class Decoder:
     """Makes events of frames, as the options of one source say.
 
-    `format` holds the properties of a format tried before those of `dialect`. `charsets` are those of messages to
-    some ports, `charset` that of all others, None for any bytes. `port_header` is for the port that was sent to.
+    `format` holds the properties of a format that is tried before the dialect's. `charsets` has the character sets of
+    messages to some ports, `charset` is that of all others, None for any bytes. `port_header` is the header for the
+    port that was sent to.
     """
 
     clock: Callable[[], float] = staticmethod(time.time)
@@ -66,7 +67,7 @@ class Decoder:
         ]
         self._sender_headers = {header: values for header, values in headers if header}
         self.needs_senders = bool(self._sender_headers or self._charsets)
-        """Whether anything depends on who sent a frame."""
+        """True where an event depends on who sent its frame."""
 
     def sets_headers(self) -> Collection[str] | None:
         """Names of the headers that its events may have; None where senders choose names, of structured data."""

@@ -1,4 +1,4 @@
-"""What the syslog sources do otherwise than Flume's."""
+"""Differences between the syslog sources and Flume's."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from sources.syslog.reading import Reading, is_host
 from sources.syslog.times import rfc3164_second
 
 FEW, FEW_BYTES = 64, 256 << 10
-"""Of more messages or bytes than that, columns are the faster way."""
+"""Limits of messages and of bytes, beyond which columns are the faster way."""
 
 _USUAL = re.compile(
     rb"<(\d{1,3})>(?:([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
@@ -23,14 +23,14 @@ _USUAL = re.compile(
 )
 """A head that is well formed in every dialect, but for the numbers in it and the host, and text behind it."""
 _MOMENTS = 4
-"""Of more dates without a year, which take a while each, columns are the faster way as well."""
+"""Limit of different dates without a year, which take a while each."""
 _Texts = list[str | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def read(frames: Array, now: float, reading: Reading, marks: Bytes | None) -> Batch | None:
-    """What `parser.parse` makes of them; None where one of them is not usual, or is to be read in a special way."""
+    """Return what `parser.parse` makes of them; None where one is not usual, or is to be read in a special way."""
     if not 0 < len(frames) <= FEW or frames.nbytes > FEW_BYTES:
         return None
     if reading.special or (marks is not None and marks.any()):

@@ -50,7 +50,7 @@ class Format:
         self._fraction = re.search(r"[.,:]S+$", pattern) is not None
 
     def parse(self, frames: Array, now: float, reading: Reading, marks: Bytes) -> Batch:
-        """As `sources.syslog.parser.parse`, where the format does not match in full."""
+        """Return the events of these frames; `parse` reads those that the format does not match in full."""
         data, starts, ends = unpack(frames)
         priority, _, valid = priorities(data, starts, ends)
         ends = without_terminator(data, starts, ends, marks)

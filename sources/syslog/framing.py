@@ -37,7 +37,7 @@ _COUNT = rb"(?:[1-9][0-9]{1,6}|[5-9]|4(?= <[0-9]{1,2}>)|3(?= <[0-9]>))"
 """An octet count; one too small for the priority behind it is none."""
 _COUNTED = re.compile(rb"[\r\n\0]*(%b) (?=%b)" % (_COUNT, _PRIORITY))
 _UNDECIDED = re.compile(rb"(?:[1-9][0-9]{0,6}(?: (?:<[0-9]{0,3})?)?)?\Z")
-"""What may become the beginning of an octet-counted frame; nothing may as well."""
+"""Possible beginning of an octet-counted frame; the empty text is one as well."""
 _LINES = re.compile(rb"[\n\0](?=%b %b|%b)" % (_COUNT, _PRIORITY, _UNDECIDED.pattern))
 """The end of lines that something else may follow."""
 
@@ -47,7 +47,7 @@ class Framer:
 
     A frame is octet-counted if it begins with a count, a blank and a priority such as `<13>`; any other is a line. A
     line ends with a newline or a NUL: RFC 6587 3.4.2 names both, and Python's SysLogHandler sends the latter.
-    A line that reaches `event_size` bytes is cut there, and again after as many; an octet-counted frame at
+    A line that reaches `event_size` bytes is cut there, and again after as many. An octet-counted frame is cut at
     `COUNTED_MAX` bytes, or at `event_size` where that is more. So nothing is lost, and no more is ever waited for.
     """
 
@@ -56,16 +56,16 @@ class Framer:
         """A line is cut after so many bytes."""
         self._counted_max = max(event_size, COUNTED_MAX)
         self._counted: bool | None = None
-        """Whether the frame before was octet-counted; None before the first."""
+        """True if the frame before was octet-counted; None before the first."""
         self._missing = 0
         """Octets of the present frame still to come; 0 in a line, and where a frame begins."""
         self._rest = 0
         """`REST` while within a frame that was cut."""
         self.fault = ""
-        """Why the stream makes no sense from here on; empty while it does."""
+        """Reason why the stream makes no sense from here on; empty while it does."""
 
     def cut(self, data: memoryview) -> tuple[Positions, Bytes]:
-        """Where the pieces that are complete in `data` end, and their marks: they join without gaps.
+        """Return the ends of the complete pieces in `data`, which join without gaps, and their marks.
 
         `data` begins with what was left over last time.
         """
@@ -79,7 +79,7 @@ class Framer:
 
     @property
     def amid(self) -> bool:
-        """Whether what comes next may be anything else than the beginning of a line."""
+        """True where anything else than the beginning of a line may come next."""
         return bool(self._missing or self._rest or self._counted)
 
     def has_lines(self) -> None:
@@ -91,7 +91,7 @@ class Framer:
         return CUT | self._rest
 
     def _cut_frames(self, text: bytes) -> tuple[Positions, Bytes]:
-        """As `cut`, where there may be octet-counted frames."""
+        """Cut data that may have octet-counted frames."""
         pieces = []
         position = 0
         while True:
@@ -110,7 +110,7 @@ class Framer:
         return np.concatenate([ends for ends, _ in pieces]), np.concatenate([marks for _, marks in pieces])
 
     def _cut_lines(self, octets: Bytes, ends: Positions) -> tuple[Positions, Bytes]:
-        """As `cut`, where all are lines; `ends` is where they end."""
+        """Cut data that has lines only; `ends` is where they end."""
         bounds = np.empty(len(ends) + 2, np.int64)
         bounds[0], bounds[1:-1], bounds[-1] = 0, ends, len(octets) + 1
         sizes = bounds[1:] - bounds[:-1] - 1
@@ -146,7 +146,7 @@ class Framer:
         return ends, marks
 
     def _cut_counted(self, text: bytes, position: int) -> tuple[Positions, Bytes, int]:
-        """As `cut`, from that position up to what is no octet-counted frame, or not whole: where that is as well."""
+        """Cut octet-counted frames from that position on; return also the position of what is none, or not whole."""
         ends: list[int] = []
         marks = bytearray()
         match, size, most, usual = _COUNTED.match, len(text), self._counted_max, COUNTED_MAX
@@ -191,19 +191,19 @@ def _line_ends(octets: Bytes) -> Positions:
 
 
 class Together(NamedTuple):
-    """Several streams, cut: the pieces of one come behind those of the other, without gaps."""
+    """Several streams, cut into pieces: one stream after the other, without gaps."""
 
     ends: Positions
-    """Where in the data pieces end. What one of several streams has left over is one as well."""
+    """Ends of the pieces in the data. What one of several streams has left over is a piece as well."""
     marks: Bytes
     counts: list[int]
-    """How many of the pieces each stream has."""
+    """Number of pieces of each stream."""
     left: list[int]
-    """Where in the data begins what each has left over; where its data ends if that is nothing."""
+    """Start of what each stream has left over; the end of its data if that is nothing."""
 
 
 def cut_together(data: memoryview, stops: Sequence[int], framers: Sequence[Framer]) -> Together:
-    """As `Framer.cut` for each of these streams, whose data lie one behind the other and end at `stops`.
+    """Cut these streams as `Framer.cut` does; their data lie one behind the other and end at `stops`.
 
     All that are in lines take one stream's time together; of thousands of senders most have sent one line. A stream
     that may have octet counts, or has a line that is too long, is cut by itself.
@@ -265,7 +265,7 @@ class Intake:
 
     @property
     def room(self) -> memoryview:
-        """Where to put what arrives next."""
+        """Room for what arrives next."""
         return self._bytes[self.used :]
 
     def patience(self) -> float:
@@ -279,7 +279,7 @@ class Intake:
         return not self._full and self._pace.rest()
 
     def due(self, *, quiet: bool) -> bool:
-        """Whether the batch in the making is to go; `quiet` says that nothing has come within the last `patience`."""
+        """Return True if the batch in the making is to go; `quiet`: nothing has come within the last `patience`."""
         return self.pieces > 0 and (self._full or self._pace.due(quiet=quiet))
 
     @property
@@ -289,7 +289,7 @@ class Intake:
     def add(self, ends: Positions, marks: Bytes, senders: list[Any] | None = None) -> int:
         """Keep these pieces of what was put into `room`. The rest is free again; returns where it begins.
 
-        `senders` tells for each piece who sent it; either all pieces of an intake have one, or none.
+        `senders` holds the sender of each piece; either all pieces of an intake have one, or none.
         """
         if not len(ends):
             return 0
@@ -304,7 +304,7 @@ class Intake:
         return int(ends[-1])
 
     def take(self) -> tuple[Any, Bytes, list[Any]]:
-        """The frames (a binary array), their marks, and their senders, an empty list where none are told.
+        """Return the frames (a binary array), their marks, and their senders, an empty list where none are known.
 
         The array is of use until something is added again.
         """

@@ -61,7 +61,7 @@ def _constants() -> tuple[pa.Array, pa.Array]:
 
 @dataclass(frozen=True)
 class _Heads:
-    """Where the fields of each frame lie in the data; all at its start where the head is not well formed."""
+    """Positions of the fields of each frame in the data; all at its start where the head is not well formed."""
 
     formed: Mask
     version: Bytes
@@ -77,12 +77,12 @@ class _Heads:
 def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = None) -> Batch:
     """The events of these frames (a binary array without nulls), one for each, in order.
 
-    A newline or a NUL that ends a frame is not part of it. `now` (seconds since the epoch) gives RFC 3164 dates the
-    year that puts them between 11 months ago and a month ahead. `marks` holds `CUT` and `REST`, added up, for each
-    frame.
+    A newline or a NUL that ends a frame is not part of it. RFC 3164 dates get the year that puts them between 11
+    months before `now` (seconds since the epoch) and a month after it. `marks` holds `CUT` and `REST`, added up, for
+    each frame.
     A frame whose head is not well formed has the status `Invalid`, or `Incomplete` if it was cut, and is its body.
-    Its priority, if it is one of 0 to 191 in at most three digits, still becomes headers, though not in the
-    `MULTIPORT` dialect, in which such a frame is always `Invalid`.
+    A priority from 0 to 191 in at most three digits still becomes headers. In the `MULTIPORT` dialect it does not:
+    there such a frame is always `Invalid`.
     """
     if (batch := few.read(frames, now, reading, marks)) is not None:
         return batch
@@ -166,7 +166,7 @@ def statuses(valid: Mask, marks: Bytes) -> Array:
 
 
 def _readable(frames: Array, charset: str) -> Any:
-    """Which frames are text of that character set."""
+    """Return the mask of frames that are text of that character set, or True for all."""
     if charset == "utf-8":
         try:
             frames.cast(pa.string())
@@ -209,8 +209,8 @@ def priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask
 
 
 def _usual(data: Bytes, after: Ints) -> Mask:
-    """Where `Oct 11 22:14:15 ` follows the priority, as in most of what is sent: of such a head only the host remains
-    to be checked, and an expression over each byte is not needed."""
+    """Return the mask of frames with `Oct 11 22:14:15 ` behind the priority, as most have. Only the host of such a
+    head remains to be checked, without an expression over each byte."""
     window = windows(data, after, 16)
     usual: Mask = (window[:, 4] == _BLANK) | is_digit(window[:, 4])
     # Eight bytes at once: with its high bit set, a byte keeps it when another one up to it is taken away.
@@ -221,7 +221,7 @@ def _usual(data: Bytes, after: Ints) -> Mask:
 
 
 def _named_well(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
-    """Whether a host and what follows it are as the dialect's heads have them, if the head is a usual one."""
+    """Return the mask of usual heads whose host, and what follows it, the dialect allows."""
     good = np.array([is_host(name, dialect.host) for name in hosts.dictionary.to_pylist()], np.bool_)
     ends = separators == _BLANK
     if not dialect.strict:
@@ -231,7 +231,7 @@ def _named_well(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
 
 
 def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, width: int) -> _Heads:
-    """Where the fields of well-formed heads lie: as the grammar is known to hold, single bytes tell."""
+    """Return the positions of the fields of well-formed heads. Single bytes suffice, as the grammar holds."""
     one, two = data[after], data[after + 1]
     # A digit is the version unless it is the first of a year.
     version = is_digit(one) & ~(is_digit(two) & (data[after + 4] == ord("-")))

@@ -1,4 +1,4 @@
-"""How messages are read: what a well-formed head is in either dialect, and what becomes of its fields."""
+"""Rules for reading messages: the well-formed head of either dialect, and the use of its fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 FIELDS = ("priority", "version", "timestamp", "hostname")
-"""What `keepFields` can name, in the order of a message."""
+"""Names that `keepFields` takes, in the order of a message."""
 
 _STAMP_5424 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)?"
 _LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -28,7 +28,7 @@ _BEYOND_ASCII = (
 """A character of UTF-8 that is none of ASCII: a header is text."""
 _IPV6 = r"\[?(?:[\da-fA-F:]*::[\da-fA-F:.]*|(?:[\da-fA-F]{1,4}:){6}[\da-fA-F:.]+)(?:%[\w.-]+)?\]?"
 _HOST = rf"(?:(?:\w|{_BEYOND_ASCII})(?:[\w.@-]|{_BEYOND_ASCII})*|{_IPV6})"
-"""Where there may be none: what ends in a colon or a bracket is not a host but the name of a program."""
+"""Host of a message that may have none: what ends in a colon or a bracket is not a host but the name of a program."""
 _HOST_5424 = rf"(?:[!-~]|{_BEYOND_ASCII})+"
 _HEAD = (
     rf"^<\d{{1,3}}>(?:\d?{_S}?(?:(?:{_STAMP_5424}|-){_S}(?:{_HOST}|-)|{_STAMP_3164}{_S}{_HOST})"
@@ -40,46 +40,46 @@ _HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) {_HOST_
 
 @dataclass(frozen=True)
 class Dialect:
-    """What Flume's two kinds of syslog source do differently."""
+    """Rules that differ between Flume's two kinds of syslog source."""
 
     head: str
     """A well-formed head, as a regular expression on bytes."""
     host: str
-    """What is a host there behind a timestamp of RFC 3164."""
+    """Regular expression for a host behind a timestamp of RFC 3164."""
     priority: str
     version: str
     strict: bool
-    """Without a well-formed head an event is Invalid and has no header but its status; every well-formed one has a
-    host, if only `-`, and a timestamp: now where it sends none, or one of no day or time that there is."""
+    """True: without a well-formed head an event is Invalid and has no header but its status. Every well-formed one
+    has a host, if only `-`, and a timestamp: now where it sends none, or one that does not exist."""
 
 
 SINGLE = Dialect(_HEAD, _HOST, "priority", "version", strict=False)
-"""Of syslogtcp and syslogudp."""
+"""Dialect of syslogtcp and syslogudp."""
 MULTIPORT = Dialect(_HEAD_STRICT, _HOST_STRICT, "Priority", "Version", strict=True)
-"""Of multiport_syslogtcp: its own names of headers, no timestamp without a zone, any characters in a host name."""
+"""Dialect of multiport_syslogtcp: headers of other names, no timestamp without a zone, any characters in a host."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How messages are read."""
+    """Rules for reading messages."""
 
     keep: frozenset[str] = frozenset()
     """Fields that stay in the body, of `FIELDS`."""
     keep_all: bool = False
     """The body is the whole message as it came."""
     zone: tzinfo | None = None
-    """Of timestamps that name none; None is the zone of this machine."""
+    """Zone of timestamps that name none; None is the zone of this machine."""
     dialect: Dialect = SINGLE
     charset: str | None = None
     """Frames that are no text of this character set are Invalid; it has ASCII in it. None: any bytes will do."""
     raw_timestamp: str | None = None
     """Header for the timestamp as it was sent."""
     structured: bool = False
-    """Whether application, process, message id and structured data of RFC 5424 become headers."""
+    """True: application, process, message id and structured data of RFC 5424 become headers."""
 
     @property
     def special(self) -> bool:
-        """Whether more is wanted of a message, or more of it stays in the body, than usually."""
+        """Return True where more is wanted of a message, or more of it stays in the body, than usually."""
         return bool(self.keep or self.keep_all or self.raw_timestamp is not None or self.structured)
 
     @classmethod
@@ -96,5 +96,5 @@ class Reading:
 
 @lru_cache(maxsize=65536)
 def is_host(name: bytes, pattern: str) -> bool:
-    """Whether that is a host's name: remembered, as the hosts of a batch are most often those of the one before."""
+    """Return True for a host's name. Cached, as consecutive batches most often have the same hosts."""
     return re.fullmatch(pattern.encode(), name) is not None

@@ -1,4 +1,4 @@
-"""What RFC 5424 has between host name and message, as headers: application, process, message id, structured data."""
+"""Fields of RFC 5424 between host name and message, as headers: application, process, message id, structured data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sources.syslog.columns import Array, Bytes, Ints, Mask, windows
 NAMES = ("appName", "procId", "msgId")
 """Headers of the first three; none for a `-`."""
 PREFIX = "sd."
-"""Of the headers `sd.<SD-ID>.<name>`, a parameter's value, and `sd.<SD-ID>`, empty, of an element without parameters:
-senders choose these names, and shall not choose another header's."""
+"""Prefix of the headers `sd.<SD-ID>.<name>`, a parameter's value, and `sd.<SD-ID>`, empty, of an element without
+parameters. Senders choose these names, and shall not choose another header's."""
 
 _MOST_COLUMNS = 40
 """Parameters in one batch that get a column each; the others share one."""
@@ -30,7 +30,7 @@ _BOM = np.frombuffer(b"\xef\xbb\xbf", np.uint8)
 
 
 def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, Mask, dict[str, Array], Array | None]:
-    """Where the messages themselves start, which frames are as RFC 5424 has them, their headers, and the map column
+    """Return the starts of the messages, the mask of frames that RFC 5424 allows, their headers, and the map column
     with the headers past `_MOST_COLUMNS`.
 
     `starts` is where the application's name is. A frame that is not wanted, or not as RFC 5424 has it, gets no header

@@ -36,7 +36,7 @@ class _Connection(Connection):
         self.held = b""
         """The beginning of a frame that has not come to its end."""
         self.since = 0.0
-        """When that began."""
+        """Arrival time of its first byte, in seconds of the monotonic clock."""
 
 
 class SyslogStream(EndpointSource[C]):
@@ -69,11 +69,11 @@ class SyslogStream(EndpointSource[C]):
         self._decoder.close()
 
     def sets_headers(self) -> Collection[str] | None:
-        """What its decoder makes of messages and of who sent them."""
+        """Names of the headers that the decoder sets."""
         return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
-        """What the senders send; after `stopping`, also what had arrived by then."""
+        """Yield what the senders send; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
             ready = self._listener.ready(self._intake.patience(), self._intake.rest)
             yield from self._read(ready)
@@ -88,7 +88,7 @@ class SyslogStream(EndpointSource[C]):
         yield from self._flush()
 
     def _flush(self) -> Iterator[Batch]:
-        """What has been gathered, as batches."""
+        """Return what has been gathered, as batches."""
         return self._decoder.batches(*self._intake.take(), self)
 
     def _read(self, ready: Sequence[tuple[_Connection, int]]) -> Iterator[Batch]:

@@ -25,7 +25,7 @@ class SyslogUdpConfig(DatagramConfig, SyslogPortConfig):
 class SyslogUdp(DatagramSource[SyslogUdpConfig]):
     """Receives syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
-    It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` tells what is lost.
+    It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` counts what is lost.
     """
 
     type_name = "syslogudp"
@@ -44,11 +44,11 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
         self._decoder.close()
 
     def sets_headers(self) -> Collection[str] | None:
-        """What its decoder makes of messages and of who sent them."""
+        """Names of the headers that the decoder sets."""
         return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
-        """What is sent here; after `stopping`, also what had arrived by then."""
+        """Yield what is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
             if there := self._wait(self._intake.patience()):
                 self._read()
@@ -62,7 +62,7 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
         self._count_drops()
 
     def _flush(self) -> Iterator[Batch]:
-        """What has been gathered, as batches."""
+        """Return what has been gathered, as batches."""
         return self._decoder.batches(*self._intake.take(), self)
 
     def _read(self) -> int:
