@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -155,7 +156,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         assert origin is not None
         headers = self._headers(batch) if self.config.deposit_headers else None
         texts, times = self._template.texts(batch), origin.timestamps.tolist()
-        for row, (key, cells, time) in enumerate(zip(texts, made, times, strict=True)):
+        for row, (key, cells, arrival) in enumerate(zip(texts, made, times, strict=True)):
             if cells is None:
                 rejected[batch.id(row)] = "its body does not match serializer.regex"
                 continue
@@ -175,7 +176,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             if not cells:  # HBase would take it, and keep nothing
                 rejected[batch.id(row)] = "no group of serializer.regex matches but the key: its row has no cell"
                 continue
-            self._made.append(Row(origin, row, encoded, cells, time))
+            self._made.append(Row(origin, row, encoded, cells, arrival))
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
@@ -231,7 +232,35 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         assert self._hbase is not None
         cells = [(row.key, row.cells) for row in rows]
         self._hbase.put(self.config.table, rows[0].time, cells, wal=self.config.enable_wal)
+        if self.read_back:
+            self._check_shown(self._hbase, rows)
         return {}
+
+    def _check_shown(self, hbase: HBase, rows: Sequence[Row]) -> None:
+        """Raise Retry unless HBase returns these rows, which it has taken.
+
+        A deletion hides all older cells, also those written after it, until a major compaction (HBase reference guide,
+        "Deletes mask Puts"). A later cell in the same row and column is as good: the latest event of a key stays.
+        """
+        config = self.config
+        shown = hbase.times(config.table, list({row.key for row in rows}))
+        hidden = [row for row in rows if any(shown.get(row.key, {}).get(name, -1) < row.time for name in row.cells)]
+        if not hidden:
+            return
+        what = (
+            f"HBase's table {config.table!r} does not show {len(hidden):,} of {len(rows):,} rows written, such as "
+            f"{hidden[0].key.decode('utf-8', 'replace')}"
+        )
+        seconds = hbase.time_to_live(config.table, config.column_family)
+        if seconds and hidden[0].time < (time.time() - seconds) * 1000:
+            raise Retry(
+                f"{what}: their events are older than the TTL of column family {config.column_family!r}, {seconds} s. "
+                "Replay later events, or alter the TTL"
+            )
+        raise Retry(
+            f"{what}: they were deleted, and the deletion hides the older time of their events. In HBase's shell, "
+            f"flush '{config.table}' and major_compact '{config.table}' remove the deletion's mark"
+        )
 
     # --- cells
 

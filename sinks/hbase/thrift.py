@@ -13,6 +13,9 @@ from sinks.bulk import Refused
 
 R = TypeVar("R")
 
+FOREVER = (1 << 31) - 1
+"""The time to live of a column family that keeps its cells (HConstants.FOREVER)."""
+
 Cells = dict[bytes, bytes]
 """Values by `family:qualifier`."""
 
@@ -88,6 +91,23 @@ class HBase:
             if answer.final:
                 raise Refused(answer.line) from answer
             raise answer.retry(f"write to table {table!r}") from answer
+
+    def time_to_live(self, table: str, family: str) -> int:
+        """Seconds after which HBase hides cells of that column family; 0 for never."""
+        try:
+            found = self._call(lambda connection: connection.table(table).families())
+        except _Answer as answer:
+            raise answer.retry(f"look at table {table!r}") from answer
+        seconds = int(found.get(family.encode(), {}).get("time_to_live") or 0)
+        return seconds if 0 < seconds < FOREVER else 0
+
+    def times(self, table: str, keys: Sequence[bytes]) -> dict[bytes, dict[bytes, int]]:
+        """Timestamps in ms of the cells that HBase returns for these rows, by row key and column."""
+        try:
+            found = self._call(lambda connection: connection.table(table).rows(keys, include_timestamp=True))
+        except _Answer as answer:
+            raise answer.retry(f"read table {table!r}") from answer
+        return {key: {column: time for column, (_, time) in cells.items()} for key, cells in found}
 
     def row(self, table: str, key: bytes) -> Cells:
         """The row's cells; none where there is no such row."""

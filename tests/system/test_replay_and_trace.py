@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
 from agent.cli import main
+from agent.runner.local import alone
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
@@ -324,6 +325,34 @@ def test_rows_overwrite_themselves(scene: Scene, hbase_cluster: HBaseCluster, tm
     (row,) = at(found, "k3")["places"]
     assert (row["row"], row["cells"]["f:pCol"]) == (key, "7")
     assert at(found, "k3")["why"] == "it is there ahead of the group's position"
+
+
+def test_rows_that_a_deletion_hides_are_not_reported_as_delivered(
+    scene: Scene, hbase_cluster: HBaseCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "PATIENCE_SECONDS", 1.0)
+    conf, name = tmp_path / "rows.conf", f"{scene.topic}-deleted"
+    options = f"type = hbase2\nchannel = c1\ngroup = {name}\nthrift = {hbase_cluster.address}\ntable = {name}"
+    lines = "\n".join(f"a1.sinks.k3.{line}" for line in f"{options}\ncolumnFamily = f".splitlines())
+    conf.write_text(f"{scene.agent.file.read_text()}\na1.sinks = k3\n{lines}\n")
+    id = id_of(scene, b"7")
+    command = ["replay", "-c", str(conf), "--sink", "k3", *scene.span, "--yes"]
+    with table_of(hbase_cluster, name) as table:
+        table.connection.create_table(name, {"f": {"max_versions": 1}})
+        table.put(id.encode(), {b"f:pCol": b"older"})
+        table.delete(id.encode())
+        for _ in range(2):  # the position stays before it
+            refused = run(*command)
+            assert refused.exit_code == 1
+            assert f"HBase's table '{name}' does not show 1 of" in refused.stderr, refused.output
+            assert f"major_compact '{name}'" in refused.stderr
+            assert "events delivered" not in refused.stderr
+        table.connection.disable_table(name)
+        table.connection.delete_table(name)
+        table.connection.create_table(name, {"f": {"max_versions": 1}})
+        replayed = run(*command)
+    assert f"{EVENTS} events delivered" in replayed.stderr, replayed.output
+    assert hbase_rows(hbase_cluster.address, name)[id]["pCol"] == b"7"
 
 
 def test_a_replay_to_a_topic_has_each_event_once_more(
