@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agent.runner.deadletters.letters import dead_letters_of
-from agent.runner.deadletters.stored import StoredDeadLetter, read
+from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
 from agent.runner.delivery import by_id, intercepted, opened
 from agent.runner.retries import told
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
@@ -151,8 +151,10 @@ def _alone(taken: Taken | None, id: EventId) -> Batch | None:
 
 
 def _letters(spec: AgentSpec, channel: ChannelSpec, id: EventId) -> Iterator[StoredDeadLetter]:
-    for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
-        if kept.id == id:
+    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
+    owned = Owned(spec, channel, letters, None)
+    for kept in read(letters):
+        if kept.id == id and kept in owned:
             yield kept
 
 

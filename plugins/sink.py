@@ -27,8 +27,8 @@ class Sink(Component[C]):
     flush_interval: float = 1.0
     """The runner flushes at the latest so many seconds after the first unflushed write."""
     read_back: bool = False
-    """True in a replay, set before `open`. A store that may accept old events and hide them is then asked for what was
-    written, and `write` or `flush` raises Retry, with the way out, for what it does not return."""
+    """True in a replay, set before `open`. A store that may accept old events and hide them is then asked for what
+    was written, and `write` or `flush` raises Retry, with the way out, for what it does not return."""
     remote: ClassVar[bool] = True
     """Whether it may work on another host than the agent's, as Spark's executors do; not with files of its own."""
 

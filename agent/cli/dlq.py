@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Selection:
     id: tuple[str, ...]
     since: datetime | None
     until: datetime | None
+    kept_by: str | None
 
     def __call__(self, kept: StoredDeadLetter) -> bool:
         """Whether this is one of them."""
@@ -82,6 +84,11 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--id", metavar="ID", multiple=True, help="Only the event with this id. May be repeated.")
     @click.option("--since", metavar="TIME", callback=iso_time, help="Only letters kept at this ISO time or later.")
     @click.option("--until", metavar="TIME", callback=iso_time, help="Only letters kept before this ISO time.")
+    @click.option(
+        "--kept-by",
+        metavar="NAME",
+        help="Letters of another configuration file or consumer group, such as one that has another name now.",
+    )
     @wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
         names = Selection.__dataclass_fields__
@@ -201,13 +208,21 @@ def _spec(chosen: Chosen) -> AgentSpec:
 
 def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, StoredDeadLetter]]:
     from agent.runner.deadletters.letters import dead_letters_of
-    from agent.runner.deadletters.stored import read
+    from agent.runner.deadletters.stored import Owned, read
 
+    others: Counter[tuple[str, str]] = Counter()
     with naming_brokers(spec):
         for channel in spec.channels:
-            for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
-                if selection(kept):
+            letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
+            owned = Owned(spec, channel, letters, selection.kept_by)
+            for kept in filter(selection, read(letters)):
+                if kept in owned:
                     yield channel.name, kept
+                elif selection.kept_by is None:
+                    others[kept.kept_by, kept.component] += 1
+    for (name, component), events in sorted(others.items()):
+        text = f"{events:,} more letters of {component} are those of {name}, and not of this configuration"
+        click.echo(f"{text}: --kept-by {shlex.quote(name)} selects them", err=True)
 
 
 def _as_json(channel: str, kept: StoredDeadLetter) -> dict[str, object]:
@@ -218,6 +233,7 @@ def _as_json(channel: str, kept: StoredDeadLetter) -> dict[str, object]:
         "time": kept.time,
         "reason": kept.reason,
         "replayed": kept.replayed,
+        "kept_by": kept.kept_by or None,
         "headers": kept.event.headers,
         "body": base64.b64encode(kept.event.body).decode(),
     }

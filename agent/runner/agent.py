@@ -82,7 +82,7 @@ class Agent:
             if c.name not in names:
                 continue
             channel: Channel = c.make()
-            letters = Heard(dead_letters_of(spec.name, c, channel, spec.options), self.notices.add)
+            letters = Heard(dead_letters_of(spec.name, c, channel, spec.options, spec.file), self.notices.add)
             self.dead_letters[c.name] = letters
             made = c.path, c.name, channel, audit_of(channel, spec.options)
             if (overflow := c.overflow) is None:

@@ -239,8 +239,8 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     def _check_shown(self, hbase: HBase, rows: Sequence[Row]) -> None:
         """Raise Retry unless HBase returns these rows, which it has taken.
 
-        A deletion hides all older cells, also those written after it, until a major compaction (HBase reference guide,
-        "Deletes mask Puts"). A later cell in the same row and column is as good: the latest event of a key stays.
+        A deletion hides all older cells, also those written after it, until a major compaction (HBase's reference
+        guide, "Deletes mask Puts"). A later cell in the same row and column is as good: the latest event of a key stays.
         """
         config = self.config
         shown = hbase.times(config.table, list({row.key for row in rows}))
@@ -254,8 +254,8 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         seconds = hbase.time_to_live(config.table, config.column_family)
         if seconds and hidden[0].time < (time.time() - seconds) * 1000:
             raise Retry(
-                f"{what}: their events are older than the TTL of column family {config.column_family!r}, {seconds} s. "
-                "Replay later events, or alter the TTL"
+                f"{what}: their events are older than the TTL of family {config.column_family!r}, {seconds} s: "
+                "replay later events, or alter the TTL"
             )
         raise Retry(
             f"{what}: they were deleted, and the deletion hides the older time of their events. In HBase's shell, "

@@ -8,16 +8,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.config import load
 from agent.runner.deadletters.letters import (
     DeadLetter,
     FileDeadLetters,
+    dead_letters_of,
     letters_of,
     letters_of_records,
     of_notes,
     to_note,
 )
-from agent.runner.deadletters.stored import read
-from plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
+from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
+from plugins import Batch, Components, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
 
 CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3, ids=2)
 IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
@@ -30,6 +32,7 @@ LETTERS = st.builds(
     st.integers(0),
     st.booleans(),
     st.text(min_size=1),
+    st.text(),
 )
 
 
@@ -82,3 +85,28 @@ def test_a_letter_kept_twice_is_read_once(tmp_path: Path) -> None:
         (one.name, b"0", True),
         (two.name, b"1", False),
     ]
+
+
+def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) -> None:
+    """Another configuration on the same topic has a sink of the same name, in a group of its own."""
+    conf = tmp_path / "agent.conf"
+    conf.write_text(
+        "a1.channels = c1\na1.sinks = k1 k2\na1.channels.c1.type = kafka\na1.channels.c1.kafka.topic = t\n"
+        "a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:1\na1.channels.c1.kafka.consumer.group.id = ours\n"
+        "a1.sinks.k1.type = null\na1.sinks.k1.channel = c1\n"
+        "a1.sinks.k2.type = null\na1.sinks.k2.channel = c1\na1.sinks.k2.group = more\n"
+    )
+    spec, found = load(conf, components=Components())
+    assert spec is not None, found
+    (channel,) = spec.channels
+    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
+
+    def kept(sink: str, group: str) -> StoredDeadLetter:
+        return StoredDeadLetter("n", 0, f"a1.sinks.{sink}", None, "why", Event(b""), 0, False, False, group)
+
+    owned = Owned(spec, channel, letters, None)
+    ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("k1", ""), ("gone", "theirs")]
+    theirs = [("k1", "theirs"), ("k2", "ours"), ("k1", "ours-too")]
+    assert [kept(*one) in owned for one in ours + theirs] == [True] * len(ours) + [False] * len(theirs)
+    asked = Owned(spec, channel, letters, "theirs")
+    assert [kept(*one) in asked for one in [*ours[:2], *theirs[:1]]] == [False, False, True]

@@ -242,6 +242,18 @@ def test_an_agent_that_rejects_says_so_in_its_log_and_in_its_health(
     listed = CliRunner().invoke(main, ["dlq", "list", "--json", *advice.split()[3:], "--reason", "01 … odd"])
     assert [(row["reason"], row["events"]) for row in json.loads(listed.stdout)] == [("… is odd", 19)]
 
+    other = tmp_path / "other.conf"  # another pipeline, whose components have the same names
+    other.write_text(file.read_text())
+    listed = CliRunner().invoke(main, ["dlq", "list", "-c", str(other), "--json"])
+    assert json.loads(listed.stdout) == []
+    own = f"--kept-by {file}"
+    assert (
+        f"100 more letters of a1.sinks.k1 are those of {file}, and not of this configuration: {own}" in listed.stderr
+    )
+    assert "nothing to replay" in CliRunner().invoke(main, ["dlq", "replay", "-c", str(other), "--yes"]).stderr
+    renamed = CliRunner().invoke(main, ["dlq", "list", "-c", str(other), "--json", *own.split()])
+    assert [row["events"] for row in json.loads(renamed.stdout)] == [100]
+
 
 # --- Spark's driver
 

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from confluent_kafka import Producer
@@ -49,6 +50,8 @@ class DeadLetter:
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Its own. A sink's letters have the same one whenever the same delivery is tried again: kept twice, they count
     once."""
+    group: str = ""
+    """Consumer group for which a sink rejected it; empty where no sink did."""
 
 
 class DeadLetters(Protocol):
@@ -62,17 +65,19 @@ class DeadLetters(Protocol):
 
 
 class FileDeadLetters:
-    """Keeps them as lines of JSON in one file, bodies in base64; each `put` ends with an fsync."""
+    """Keeps dead letters as lines of JSON in one file, bodies in base64; each `put` ends with an fsync."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, configuration: str = "") -> None:
+        """`configuration` is the file of the agent: agents and channels of other files may have the same names."""
+        self.path, self.configuration = path, configuration
         self._lock = threading.Lock()
         self._named = False
         """Whether its name is on the disk for sure, unless it was removed."""
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Append, and sync."""
-        self._append(map(_line, letters))
+        known = {"configuration": self.configuration} if self.configuration else {}
+        self._append(_line(letter, known) for letter in letters)
 
     def mark(self, letters: Iterable[str]) -> None:
         """Note, durably, that these letters were replayed. Raises Retry."""
@@ -166,13 +171,18 @@ def dead_letters_of(
     spec: ChannelSpec,
     channel: Channel,
     options: AgentOptions,
+    configuration: str = "",
 ) -> DeadLetters:
-    """Where the events of this channel go: a topic beside the channel's, or a file where there is no Kafka."""
+    """Return the store for rejected events of this channel: a topic beside the channel's, or a file without Kafka.
+
+    `configuration` is the agent's file, which a file of dead letters notes.
+    """
     if isinstance(channel, KafkaBackedChannel):
         stream = channel.stream(None)
         return KafkaDeadLetters(stream, f"{stream.topic}.deadletters", channel.replication)
     directory = Path(options.deadletters_directory or state_directory())
-    return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl")
+    known = str(Path(configuration).absolute()) if configuration else ""
+    return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl", known)
 
 
 def letters_of(
@@ -190,7 +200,7 @@ def letters_of(
             for row, arrival, event in zip(rows, arrivals, Batch(batch.records.take(rows)), strict=True):
                 id = ids[row]
                 name = _name(path, claim, id, taken)
-                letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name))
+                letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name, group=claim.group))
     return letters
 
 
@@ -203,7 +213,7 @@ def letters_of_records(path: str, claim: PartitionClaim, taken: Taken) -> list[D
         if record.key is not None:
             headers["key"] = record.key.decode(errors="replace")
         event, name = Event(record.value or b"", headers), _name(path, claim, one.id, taken)
-        letters.append(DeadLetter(path, one.id, event, one.reason, record.timestamp, undecodable=True, name=name))
+        letters.append(DeadLetter(path, one.id, event, one.reason, record.timestamp, True, name, claim.group))
     return letters
 
 
@@ -239,13 +249,14 @@ def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
                 fields["arrival"],
                 fields["undecodable"],
                 fields["letter"],
+                fields.get("group", ""),
             )
         )
     return letters
 
 
-def _line(letter: DeadLetter) -> bytes:
-    return _json({**_fields(letter), "body": base64.b64encode(letter.event.body).decode()})
+def _line(letter: DeadLetter, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    return _json({**_fields(letter), **more, "body": base64.b64encode(letter.event.body).decode()})
 
 
 def _json(fields: Mapping[str, Any]) -> bytes:
@@ -261,6 +272,7 @@ def marker(letters: Iterable[str]) -> dict[str, Any]:
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "letter": letter.name,
+        "group": letter.group,
         "time": _now(),
         "component": letter.component,
         "id": str(letter.id) if letter.id else None,

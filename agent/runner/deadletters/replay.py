@@ -39,7 +39,7 @@ Outcome = Counter[str]
 
 def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> Replayer:
     """The one for this channel."""
-    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options)
+    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
     if isinstance(letters, FileDeadLetters):
         return ThroughSink(spec, channel, letters)
     assert isinstance(letters, KafkaDeadLetters)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
+from agent.topology import AgentSpec, ChannelSpec
 from plugins import Event, EventId, KafkaStream, Retry
 from plugins.shared.kafkaclient import CONSUMER, stream_client
 from plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
@@ -37,6 +38,9 @@ class StoredDeadLetter:
     undecodable: bool
     """Whether it is no event but a record of the channel's topic: its value, with its own headers and key."""
     replayed: bool
+    kept_by: str = ""
+    """The configuration file of the agent that wrote it into a file; in a topic the consumer group for which a sink
+    rejected it. Empty where neither is known, as in what version 0.2 has kept."""
 
 
 def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
@@ -51,11 +55,37 @@ def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
             yield kept
 
 
+class Owned:
+    """Tells the dead letters of a configuration from those that others keep in the same place.
+
+    The names of agents, channels and sinks are `a1`, `c1` and `k1` in many configurations.
+    """
+
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters, kept_by: str | None) -> None:
+        """`kept_by` is whose letters are asked for; None for those of this configuration."""
+        self._kept_by, self._groups, self._known = kept_by, {}, {""}
+        if isinstance(letters, FileDeadLetters):
+            self._known.add(letters.configuration)
+            return
+        made = channel.make()
+        for sink in spec.sinks:
+            if sink.channel == channel.name:
+                self._groups[sink.path] = made.stream(sink.group).group
+
+    def __contains__(self, kept: StoredDeadLetter) -> bool:
+        """Return True for a letter that was asked for, or whose owner is not known."""
+        if self._kept_by is not None:
+            return kept.kept_by == self._kept_by
+        if (group := self._groups.get(kept.component)) is not None:
+            return kept.kept_by in ("", group) or kept.kept_by.startswith(f"{group}.replay.")
+        return bool(self._groups) or kept.kept_by in self._known
+
+
 def _of_file(letters: FileDeadLetters) -> Iterator[StoredDeadLetter]:
     replayed = {name for fields in _lines(letters) for name in fields.get("replayed", ())}
     for fields in _lines(letters):
         if "body" in fields:
-            yield _kept(fields, base64.b64decode(fields["body"]), replayed)
+            yield _kept(fields, base64.b64decode(fields["body"]), replayed, fields.get("configuration") or "")
 
 
 def _lines(letters: FileDeadLetters) -> Iterator[dict[str, Any]]:
@@ -80,7 +110,7 @@ def _of_topic(letters: KafkaDeadLetters) -> Iterator[StoredDeadLetter]:
     for _, headers, value in records(letters.stream, letters.topic):
         if "flafka.deadletter" not in headers:
             continue
-        texts = ("letter", "component", "reason", "id")
+        texts = ("letter", "component", "reason", "id", "group")
         others = ("time", "headers", "headers-length", "arrival", "undecodable")
         fields = {
             **{name: headers.get(f"flafka.{name}", b"").decode(errors="replace") for name in texts},
@@ -94,10 +124,10 @@ def _of_topic(letters: KafkaDeadLetters) -> Iterator[StoredDeadLetter]:
             body = b"".join(have[place] for place in sorted(have))
             if length := fields["headers-length"]:
                 fields["headers"], body = json.loads(body[:length]), body[length:]
-            yield _kept(fields, body, replayed)
+            yield _kept(fields, body, replayed, fields["group"])
 
 
-def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> StoredDeadLetter:
+def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str], kept_by: str) -> StoredDeadLetter:
     time, id = int(fields["time"] or 0), None
     if fields["id"] not in (None, "null"):
         id = EventId.parse(fields["id"])
@@ -111,6 +141,7 @@ def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> StoredD
         int(fields["arrival"] or time),
         bool(fields["undecodable"]),
         fields["letter"] in replayed,
+        kept_by,
     )
 
 

@@ -27,8 +27,8 @@ def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member
     """It, at work; it waits for no more events before it delivers what it took."""
     sink = SinkRunner([spec], channel, letters, member)
     sink.draining.set()
-    for member in sink.members:
-        member.sink.read_back = True
+    for one in sink.members:
+        one.sink.read_back = True
     sink.thread.start()
     return sink
 
