@@ -95,7 +95,9 @@ def avro_source(cls: type[Any], _: Path) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
         local = {"bind": "127.0.0.1", "port": "0"}
-        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+        conformance.check_source(
+            cls, local, send, repeats=False, failing=local | {"port": str(taken.getsockname()[1])}
+        )
 
 
 def thrift_source(cls: type[Any], _: Path) -> None:
@@ -107,7 +109,9 @@ def thrift_source(cls: type[Any], _: Path) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
         local = {"bind": "127.0.0.1", "port": "0"}
-        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+        conformance.check_source(
+            cls, local, send, repeats=False, failing=local | {"port": str(taken.getsockname()[1])}
+        )
 
 
 def log4j(cls: type[Any], _: Path) -> None:
@@ -137,7 +141,9 @@ def http_source(cls: type[Any], _: Path) -> None:
     senders: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         local = {"bind": "127.0.0.1", "port": "0", "handler": "blob"}
-        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+        conformance.check_source(
+            cls, local, send, repeats=False, failing=local | {"port": str(taken.getsockname()[1])}
+        )
 
 
 def rpc_sink(source: type[Running]) -> Check:
@@ -179,7 +185,7 @@ def netcat(cls: type[Any], _: Path) -> None:
         taken.listen()
         properties = {"bind": "127.0.0.1", "max-line-length": "100000"}
         failing = {**properties, "port": str(taken.getsockname()[1])}
-        conformance.check_source(cls, {**properties, "port": "0"}, send, failing=failing)
+        conformance.check_source(cls, {**properties, "port": "0"}, send, repeats=False, failing=failing)
 
 
 def netcatudp(cls: type[Any], _: Path) -> None:
@@ -210,7 +216,7 @@ def taildir(cls: type[Any], directory: Path) -> None:
             file.writelines(body + b"\n" for body in bodies)
 
     failing = properties | {"positionFile": str(blocked / "positions.json")}
-    conformance.check_source(cls, properties, send, repeats=True, failing=failing)
+    conformance.check_source(cls, properties, send, failing=failing)
 
 
 def spooldir(cls: type[Any], directory: Path) -> None:
@@ -226,7 +232,7 @@ def spooldir(cls: type[Any], directory: Path) -> None:
     charsets = {"inputCharset": "latin-1", "deserializer.outputCharset": "latin-1"}
     properties = {"spoolDir": str(spool), "pollDelay": "20", **charsets}
     failing = properties | {"spoolDir": str(directory / "nowhere")}
-    conformance.check_source(cls, properties, send, repeats=True, failing=failing)
+    conformance.check_source(cls, properties, send, failing=failing)
 
 
 def file_roll(cls: type[Any], directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a channel."""
+"""Conformance checks of a channel."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClaimsListener:
         return committed
 
     def revoked(self, partitions: set[int]) -> None:
-        """Nothing is to be flushed."""
+        """Do nothing: there is nothing to flush."""
 
     lost = revoked
 

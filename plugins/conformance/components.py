@@ -1,4 +1,4 @@
-"""What is asked of every component: names, documentation, options, life."""
+"""Conformance checks of every component: names, documentation, options, life."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class _Watcher:
 
 
 def _threads() -> int:
-    """Threads of this process, those of libraries included."""
+    """Number of threads of this process, with the threads of libraries."""
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 

@@ -1,4 +1,4 @@
-"""What is asked of an interceptor."""
+"""Conformance checks of an interceptor."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from plugins.event import Event
 from plugins.origin import Origin
 
 PATIENCE_SECONDS = 30.0
-"""What a component is given time for: bringing in what was sent, handing out what was put."""
+"""Maximum time in which a component brings in what was sent, or hands out what was put."""
 
 ODD = b"caf\xe9 \xff\xfe \xc3"
 """A body that is not UTF-8."""
@@ -29,6 +29,6 @@ def batch_of(events: list[Event], offset: int) -> Batch:
 
 
 def some_of(bodies: Iterable[bytes]) -> str:
-    """How many, and the first few."""
+    """Describe bodies by their number and the first three."""
     listed = list(bodies)
     return f"{len(listed)} events, such as {', '.join(map(repr, listed[:3]))}"

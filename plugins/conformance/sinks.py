@@ -1,4 +1,4 @@
-"""What is asked of a sink."""
+"""Conformance checks of a sink."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What is asked of a source."""
+"""Conformance checks of a source."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -14,9 +15,9 @@ from plugins.conformance.samples import ODD, PATIENCE_SECONDS, some_of
 from plugins.source import Source
 
 IDLE_SECONDS = 0.5
-"""A source without events is left so long, to wait wherever it waits, before it is told to stop."""
+"""Time in which a source without events may begin to wait, before it has to stop."""
 STOP_SECONDS = 5.0
-"""A source that is told to stop has ended by then."""
+"""Maximum time between `stopping` and the end of `batches`."""
 
 
 def check_source(
@@ -24,15 +25,19 @@ def check_source(
     properties: Properties,
     send: Callable[[Any, Sequence[bytes]], None],
     *,
-    repeats: bool = False,
+    repeats: bool | None = None,
     failing: Properties | None = None,
 ) -> None:
-    """A source: brings in what is sent, stops when told to, and with `repeats` loses nothing that is not stored.
+    """Check that a source brings in what is sent, stops when it has to, and repeats what was not stored.
 
     `send(source, bodies)` makes the world send so many events with exactly these bodies. `repeats` says that what was
-    yielded but not stored comes again after a restart.
+    yielded but not stored comes again after a failure and after a restart. If it is None, the class docstring says
+    so: a source that promises "at least once" or "exactly once" has to repeat. Give False if the sender repeats what
+    was not acknowledged, as clients of HTTP do, because `send` sends once.
     """
     check_component(cls, properties, failing=failing)
+    if repeats is None:
+        repeats = re.search(r"(?i)\b(at least|exactly)\s+once\b", cls.__doc__ or "") is not None
     with _Drain(make(cls, properties), store=True) as drain:
         drain.idle()
     with _Drain(make(cls, properties), store=True) as drain:
@@ -42,19 +47,24 @@ def check_source(
             drain.expect(bodies)
     if repeats:
         bodies = [b"again %d" % i for i in range(10)]
-        with _Drain(make(cls, properties), store=False) as drain:
+        source = make(cls, properties)
+        with _Drain(source, store=False) as drain:
             send(drain.source, bodies)
             drain.wait(lambda: bool(drain.received))
+        with _Drain(source, store=False) as drain:  # the runner opens the same object again after a failure
+            drain.repeats(bodies[:1], "a failure")
         with _Drain(make(cls, properties), store=True) as drain:
+            drain.repeats(bodies, "a restart")
             drain.expect(bodies)
 
 
 class _Drain:
-    """Opens a source, iterates it on a thread of its own, as the runner does, and closes it."""
+    """Open a source, iterate it on a thread of its own, as the runner does, and close it."""
 
     def __init__(self, source: Source[Any], *, store: bool) -> None:
         self.received: list[bytes] = []
         self.source, self._store = source, store
+        source.stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -74,19 +84,29 @@ class _Drain:
             self._tell()
 
     def idle(self) -> None:
-        """Leave it alone for a while."""
+        """Leave the source alone for a while."""
         self._thread.join(IDLE_SECONDS)
         self._tell()
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Until it is so, or the source has ended, or patience has."""
+        """Wait for the condition, at most until the source has ended or patience is over."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition() and self._thread.is_alive() and time.monotonic() < deadline:
             self._thread.join(0.01)
         self._tell()
 
+    def repeats(self, bodies: Sequence[bytes], cause: str) -> None:
+        """Raise AssertionError unless these bodies, which were yielded and not stored, come again."""
+        wanted = Counter(bodies)
+        self.wait(lambda: not wanted - Counter(self.received))
+        assert not (missing := wanted - Counter(self.received)), (
+            f"{type(self.source).__name__} lost {some_of(missing)}: they were yielded, no channel had stored them, "
+            f"and after {cause} they do not come again. Save a position in stored(), not before the yield. If the "
+            "sender repeats what was not acknowledged, give check_source(…, repeats=False)"
+        )
+
     def expect(self, bodies: Sequence[bytes]) -> None:
-        """AssertionError unless it brings in these bodies and no others."""
+        """Raise AssertionError unless the source brings in these bodies and no others."""
         wanted = Counter(bodies)
         self.wait(lambda: not wanted - Counter(self.received))
         name = type(self.source).__name__

@@ -24,23 +24,26 @@ class MySourceConfig(Config):
     """Its options: those of the Java class, by the same names."""
 
     path: str = option(name="path", description="File whose lines become events.")
+    position_file: str | None = option(
+        None,
+        name="positionFile",
+        description="File that keeps how far the lines are stored. If unset, `path` with `.position` behind it.",
+    )
     interval: int = option(1000, name="interval", unit="ms", gt=0, description="Time between two looks.")
 
 
 class MySource(Source[MySourceConfig]):
-    """Makes an event of each line; at least once: after a failure it goes on behind what was stored, after a restart
-    of the agent at the beginning.
-    """
+    """Makes an event of each line; at least once: it continues behind what was stored."""
 
     type_name = "my_source"
     aliases = ("com.example.Mine",)
-    position = 0
 
     def open(self) -> None:
         """Connect to what is read; Retry where that may work later."""
         for trouble in self.probe():
             raise Retry(trouble)
-        self._next, self._ends = self.position, deque[int]()
+        self._saved = Path(self.config.position_file or f"{self.config.path}.position")
+        self._next, self._ends = int(self._saved.read_text()) if self._saved.exists() else 0, deque[int]()
 
     def probe(self) -> Iterator[str]:
         """For `agent check --connect`: what would keep it from opening."""
@@ -57,11 +60,13 @@ class MySource(Source[MySourceConfig]):
                 self.stopping.wait(self.config.interval / 1000)
 
     def stored(self, batch: Batch) -> None:
-        """Every required channel has this batch, and all before it."""
-        self.position = self._ends.popleft()
+        """Save the position: every required channel has this batch. Whoever saves before the yield loses events."""
+        new = self._saved.with_name(f"{self._saved.name}.new")
+        new.write_text(str(self._ends.popleft()))
+        new.replace(self._saved)  # a crash leaves the old position or the new one
 
     def _fetch(self) -> list[bytes]:
-        """What is new: the part to write anew."""
+        """Read new lines: the part to write anew."""
         with Path(self.config.path).open("rb") as file:
             file.seek(self._next)
             text = file.read(1 << 20)
@@ -72,5 +77,5 @@ class MySource(Source[MySourceConfig]):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """What this module brings."""
+    """Components of this module."""
     return [MySource]

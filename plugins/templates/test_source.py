@@ -10,7 +10,13 @@ from plugins.templates.source import MySource
 
 
 def test_it_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
-    """What is sent becomes events; `failing` are options with which it cannot open."""
+    """Run the kit: what is sent becomes events, and what was not stored comes again.
+
+    `failing` are options with which the source cannot open.
+
+    The docstring of the source promises "at least once", so the check stops it with a batch that no channel has
+    stored, and expects the batch again. Where the sender repeats what was not acknowledged, add `repeats=False`.
+    """
     path = tmp_path / "in"
     path.touch()
 

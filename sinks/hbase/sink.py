@@ -240,7 +240,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         """Raise Retry unless HBase returns these rows, which it has taken.
 
         A deletion hides all older cells, also those written after it, until a major compaction (HBase's reference
-        guide, "Deletes mask Puts"). A later cell in the same row and column is as good: the latest event of a key stays.
+        guide, "Deletes mask Puts"). A later cell in the same row and column is as good: the latest of a key stays.
         """
         config = self.config
         shown = hbase.times(config.table, list({row.key for row in rows}))

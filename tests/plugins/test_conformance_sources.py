@@ -73,7 +73,7 @@ def check_lines(cls: type[Source[Any]], directory: Path) -> None:
             file.writelines(body + b"\n" for body in bodies)
 
     properties = {"directory": str(directory)}
-    conformance.check_source(cls, properties, send, repeats=True, failing={"directory": "/no such directory"})
+    conformance.check_source(cls, properties, send, failing={"directory": "/no such directory"})
 
 
 def test_an_honest_source_passes(tmp_path: Path) -> None:
@@ -107,6 +107,20 @@ class Forgetful(Lines):
 
     def stored(self, batch: Batch) -> None:
         pass
+
+
+class Stubborn(Lines):
+    """At least once after a restart; after a failure it continues with what it had read."""
+
+    read = 0
+
+    def batches(self) -> Iterator[Batch]:
+        self.read = max(self.read, self.done())
+        while not self.stopping.is_set():
+            if lines := self.lines()[self.read :]:
+                self.read += len(lines)
+                yield self.batch(lines)
+            self.stopping.wait(0.01)
 
 
 class Chatty(Lines):
@@ -180,7 +194,8 @@ class NoName(Lines):
     [
         (Deaf, "Deaf goes on for 0.5 s after stopping is set"),
         (Decoding, r"Decoding lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
-        (Forgetful, "Forgetful lost 10 events, such as b'again 0', b'again 1'"),
+        (Forgetful, "Forgetful lost 1 events, such as b'again 0': they were yielded, no channel had stored them"),
+        (Stubborn, "Stubborn lost 1 events, such as b'again 0': they were yielded, no channel had stored them"),
         (Chatty, "Chatty brought in what nobody sent: 1 events, such as b'greetings'"),
         (Failing, "Failing.batches() failed: RuntimeError('no idea')"),
         (Blind, "Blind.probe() finds nothing where open() fails"),
@@ -194,6 +209,15 @@ def test_a_broken_source_is_found(cls: type[Source[Any]], says: str, tmp_path: P
     with pytest.raises(AssertionError) as e:
         check_lines(cls, tmp_path)
     assert says in str(e.value)
+
+
+def test_what_the_sender_repeats_need_not_come_again(tmp_path: Path) -> None:
+    def send(source: Forgetful, bodies: list[bytes]) -> None:
+        with source.file.open("ab") as file:
+            file.writelines(body + b"\n" for body in bodies)
+
+    properties, failing = {"directory": str(tmp_path)}, {"directory": "/no such directory"}
+    conformance.check_source(Forgetful, properties, send, repeats=False, failing=failing)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,6 @@ def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
         KafkaSource,
         properties,
         lambda _, some: produce(kafka_cluster, topic, list(some)),
-        repeats=True,
         failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
     )
 

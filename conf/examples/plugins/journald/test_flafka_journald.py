@@ -41,7 +41,6 @@ def test_it_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
         JournaldSource,
         properties,
         lambda source, bodies: write(journal, bodies),
-        repeats=True,
         failing={**properties, "directory": str(tmp_path / "none")},
     )
 
