@@ -133,16 +133,16 @@ class Batch:
 
     def __iter__(self) -> Iterator[Event]:
         """The events one by one. Changing an event does not change the batch."""
+        if self.is_wide:  # most columns are empty in most rows
+            for body, pairs in zip(self.bodies.to_pylist(), self.header_maps().to_pylist(), strict=True):
+                yield Event(body, dict(pairs))
+            return
         names = list(self._columns())
         columns = [self.records.column(i + 1).to_pylist() for i in range(len(names))]
-        overflow = self._overflow()
-        rest = overflow.to_pylist() if overflow is not None else None
         for row, body in enumerate(self.bodies.to_pylist()):
             headers = {
                 name: value for name, column in zip(names, columns, strict=True) if (value := column[row]) is not None
             }
-            if rest is not None and rest[row]:
-                headers.update(rest[row])
             yield Event(body, headers)
 
     def __repr__(self) -> str:
@@ -173,6 +173,35 @@ class Batch:
         if overflow is not None:
             return pc.map_lookup(overflow, name, "last").dictionary_encode()
         return pa.nulls(len(self), pa.string()).dictionary_encode()
+
+    @property
+    def is_wide(self) -> bool:
+        """True if more names than `MAX_HEADER_COLUMNS` occurred. Use `header_maps()` then: `header()` takes time in
+        proportion to the events, and senders may give each event a name of its own."""
+        return self._overflow() is not None
+
+    def header_maps(self) -> Array:
+        """The headers of each event as a map array without nulls, names in the order of `header_names`.
+
+        Takes time in proportion to events and headers, whatever the number of names.
+        """
+        names, rows = list(self._columns()), len(self)
+        columns = [self.records.column(i + 1).dictionary_decode() for i in range(len(names))]
+        present = np.zeros((rows, len(names)), bool)
+        for place, column in enumerate(columns):
+            present[:, place] = column.is_valid().to_numpy(zero_copy_only=False)
+        row, number = np.nonzero(present)
+        keys = pa.array(names, pa.string()).take(pa.array(number))
+        texts = pa.concat_arrays(columns) if columns else pa.array([], pa.string())
+        values, counts = texts.take(pa.array(number * rows + row)), present.sum(axis=1)
+        overflow = self._overflow()
+        if overflow is not None:
+            more_keys, more_values, more = _entries(overflow)
+            order = pa.array(np.argsort(np.concatenate([row, np.repeat(np.arange(rows), more)]), kind="stable"))
+            keys = pa.concat_arrays([keys, more_keys]).take(order)
+            values, counts = pa.concat_arrays([values, more_values]).take(order), counts + more
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
     def id(self, row: int) -> EventId:
         """The id of the event in that row. Only for a batch that came from a channel."""
@@ -219,15 +248,14 @@ class Batch:
 
     def without_header(self, *names: str) -> Batch:
         """The same events without these headers."""
-        overflow = self._overflow()
-        if overflow is not None and not set(names).isdisjoint(self._overflow_names()):
+        overflow, gone = self._overflow(), set(names)
+        if overflow is not None and not gone.isdisjoint(self._overflow_names()):
             events = list(self)
             for event in events:
-                for name in names:
-                    event.headers.pop(name, None)
+                event.headers = {name: value for name, value in event.headers.items() if name not in gone}
             return Batch.of(events, self.origin)
         headers = self._columns_by_name()
-        kept = {name: column for name, column in headers.items() if name not in names}
+        kept = {name: column for name, column in headers.items() if name not in gone}
         if len(kept) == len(headers):
             return self
         return Batch.of_columns(self.bodies, kept, self.origin, overflow=overflow)
@@ -333,8 +361,15 @@ class Batch:
 
     def _overflow_names(self) -> list[str]:
         overflow = self._overflow()
-        return [] if overflow is None else list(overflow.keys.unique().to_pylist())
+        return [] if overflow is None else list(_entries(overflow)[0].unique().to_pylist())
 
     def _overflow(self) -> Array | None:
         last = self.records.num_columns - 1
         return self.records.column(last) if self.records.schema.types[last] == OVERFLOW_TYPE else None
+
+
+def _entries(maps: Array) -> tuple[Array, Array, Any]:
+    """Names and values of all entries of a map array, and the number of entries in each row."""
+    offsets = maps.offsets.to_numpy(zero_copy_only=False)
+    start, length = int(offsets[0]), int(offsets[-1] - offsets[0])  # of a slice: the arrays are those of the whole
+    return maps.keys.slice(start, length), maps.items.slice(start, length), np.diff(offsets)

@@ -62,23 +62,10 @@ def to_arrow(batch: Batch) -> Any:
         "offset": pa.array(origin.offsets),
         "index": pa.array(origin.indexes),
         "timestamp": pa.array(origin.timestamps * 1000).cast(pa.timestamp("us", "UTC")),
-        "headers": _maps(batch),
+        "headers": batch.header_maps(),
         "body": batch.bodies,
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-
-
-def _maps(batch: Batch) -> Any:
-    """One map of headers for each event."""
-    names, rows = batch.header_names, len(batch)
-    if not names:
-        return pa.array([[]] * rows, pa.map_(pa.string(), pa.string()))
-    columns = [batch.header(name).dictionary_decode() for name in names]
-    present = np.column_stack([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
-    row, column = np.nonzero(present)
-    ends = np.concatenate([[0], present.sum(axis=1).cumsum()]).astype(np.int32)
-    values = pa.concat_arrays(columns).take(pa.array(column * rows + row))
-    return pa.MapArray.from_arrays(pa.array(ends), pa.array(names, pa.string()).take(pa.array(column)), values)
 
 
 _PRIMITIVES = {

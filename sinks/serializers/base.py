@@ -144,6 +144,13 @@ def joined_present(columns: list[Any], separator: bytes, rows: int) -> Any:
     return pc.binary_replace_slice(together, 0, len(separator), b"")
 
 
+def joined_entries(maps: Any, name: Any, value: Any, separator: bytes) -> Any:
+    """Write the entries of each map as its name and its value, as these functions encode binary columns of them."""
+    offsets = maps.offsets
+    entries = joined(name(maps.keys.cast(pa.binary())), value(maps.items.cast(pa.binary())))
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, entries), pa.scalar(separator, pa.binary()))
+
+
 def by_value(column: Any, encode: Any) -> Any:
     """A header column with each of its different values encoded once: binary, null where an event lacks it."""
     if len(column.dictionary) > len(column):  # it is shared with other batches

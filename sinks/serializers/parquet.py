@@ -61,7 +61,7 @@ class Parquet(Serializer):
     def records(self, batch: Batch) -> Rows:
         """The columns."""
         typed = [_typed(batch.header(header), kind) for header, kind in self._types.items()]
-        return Rows(pa.RecordBatch.from_arrays([*typed, _headers(batch), batch.bodies], schema=self._schema))
+        return Rows(pa.RecordBatch.from_arrays([*typed, batch.header_maps(), batch.bodies], schema=self._schema))
 
     def writer(self, kind: str) -> Writer:
         """For one file."""
@@ -155,17 +155,3 @@ def _value(text: str, kind: Any) -> Any:
         return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowInvalid:
         return None
-
-
-def _headers(batch: Batch) -> Any:
-    """The headers of each event as a map."""
-    names, rows = batch.header_names, len(batch)
-    columns = [batch.header(name).dictionary_decode() for name in names]
-    present = np.zeros((rows, len(names)), bool)
-    for place, column in enumerate(columns):
-        present[:, place] = column.is_valid().to_numpy(zero_copy_only=False)
-    row, number = np.nonzero(present)
-    offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1)))).astype(np.int32)
-    keys = pa.array(names, pa.string()).take(pa.array(number))
-    values = pa.concat_arrays(columns) if columns else pa.array([], pa.string())
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, values.take(pa.array(number * rows + row)))

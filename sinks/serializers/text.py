@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch
-from sinks.serializers.base import Serialized, Serializer, by_value, joined, joined_present, serialized
+from sinks.serializers.base import (
+    Serialized,
+    Serializer,
+    by_value,
+    joined,
+    joined_entries,
+    joined_present,
+    serialized,
+)
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -35,6 +43,11 @@ class HeaderAndText(Serializer):
 
     def records(self, batch: Batch) -> Serialized:
         """Headers and bodies; headers come in the order of the batch."""
+        if batch.is_wide:
+            headers = joined_entries(
+                batch.header_maps(), lambda names: joined(names, b"="), lambda texts: texts, b", "
+            )
+            return serialized(joined(b"{", headers, b"} ", batch.bodies, self._newline))
         pairs = [
             by_value(batch.header(name), functools.partial(joined, name.encode() + b"="))
             for name in batch.header_names
@@ -53,6 +66,9 @@ class Json(Serializer):
 
     def records(self, batch: Batch) -> Serialized:
         """Headers and bodies."""
+        if batch.is_wide:
+            headers = joined_entries(batch.header_maps(), _json_names, _json_texts, b",")
+            return serialized(joined(b'{"headers":{', headers, b"},", _bodies(batch.bodies), b"}\n"))
         pairs = [
             by_value(batch.header(name), functools.partial(_pair, msgspec.json.encode(name) + b":"))
             for name in batch.header_names
@@ -63,6 +79,14 @@ class Json(Serializer):
 
 def _pair(name: bytes, values: Any) -> Any:
     return joined(name, _quoted(values.cast(pa.string())))
+
+
+def _json_names(names: Any) -> Any:
+    return joined(_json_texts(names), b":")
+
+
+def _json_texts(texts: Any) -> Any:
+    return _quoted(texts.cast(pa.string()))
 
 
 def _bodies(bodies: Any) -> Any:

@@ -187,10 +187,15 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         texts = columns[self.config.id_field]
         if self.config.body_field != "none":
             columns = {self.config.body_field: list(map(readable, batch.bodies.to_pylist())), **columns}
-        if self.config.index_headers:
+        wide = self.config.index_headers and batch.is_wide
+        if self.config.index_headers and not wide:
             columns = self._header_columns(batch) | columns
         made = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        if any("" in values or {*map(type, values)} != {str} for values in columns.values()):
+        if wide:
+            fields = {name: self._field(name) for name in batch.header_names}
+            pairs = batch.header_maps().to_pylist()
+            made = [{fields[k]: v for k, v in some} | one for some, one in zip(pairs, made, strict=True)]
+        if wide or any("" in values or {*map(type, values)} != {str} for values in columns.values()):
             made = [{name: value for name, value in one.items() if isinstance(value, str) and value} for one in made]
         origin = batch.origin
         assert origin is not None
@@ -199,11 +204,14 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         self._made += (document for document in documents if document.place not in nameless)
         return {batch.id(row): f"its document has no id: {why}" for row, why in nameless.items()}
 
+    def _field(self, header: str) -> str:
+        return _NOT_IN_NAMES.sub("_", header) + self.config.header_suffix
+
     def _header_columns(self, batch: Batch) -> dict[str, list[Any]]:
         """By field: the headers that are called so; of several of an event the last."""
         columns: dict[str, list[Any]] = {}
         for name in batch.header_names:
-            field, texts = _NOT_IN_NAMES.sub("_", name) + self.config.header_suffix, batch.header(name).to_pylist()
+            field, texts = self._field(name), batch.header(name).to_pylist()
             if (others := columns.get(field)) is not None:
                 texts = [other if text is None else text for text, other in zip(texts, others, strict=True)]
             columns[field] = texts

@@ -65,6 +65,8 @@ def test_events_and_columns_agree(drawn: tuple[list[Event], Batch]) -> None:
     assert batch.bodies.to_pylist() == [event.body for event in events]
     assert {name for event in events for name in event.headers} <= set(batch.header_names)
     assert len(set(batch.header_names)) == len(batch.header_names)
+    assert [dict(pairs) for pairs in batch.header_maps().to_pylist()] == [event.headers for event in events]
+    assert batch.is_wide or len(batch.header_names) <= MAX_HEADER_COLUMNS
     for name in [*batch.header_names, "no such header"]:
         column = batch.header(name)
         assert column.type == pa.dictionary(pa.int32(), pa.string())

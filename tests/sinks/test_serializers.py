@@ -7,7 +7,9 @@ import gzip
 import io
 import itertools
 import json
+import time
 import zlib
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -19,8 +21,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interceptors.remove_header import RemoveHeaderConfig, RemoveHeaderInterceptor
 from plugins import Batch, Event, Origin
 from plugins.columns import MAX_HEADER_COLUMNS
+from plugins.shared.frames import to_arrow
 from sinks.hdfs.codecs import CODECS
 from sinks.hdfs.formats import CompressedFile
 from sinks.hdfs.sequencefile import SequenceFile, vint
@@ -28,6 +32,8 @@ from sinks.serializers import Serializer
 from sinks.serializers.avro import AvroEvent, varint
 from sinks.serializers.parquet import Parquet
 from sinks.serializers.text import HeaderAndText, Json, Text
+from sinks.solr.config import SolrConfig
+from sinks.solr.sink import SolrSink
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"', "\\", "\n", "\x00", "\x1f", "é", "😀", "\u2028"])
 BODIES = st.binary(max_size=12) | TEXTS.map(str.encode) | st.integers(60, 300).map(lambda n: b"x" * n)
@@ -74,6 +80,45 @@ def test_json(batch: Batch) -> None:
     lines = written(Json(), batch).split(b"\n")
     assert lines.pop() == b""
     assert [json.loads(line) for line in lines] == [json_of(event) for event in batch]
+
+
+def _solr(batch: Batch) -> None:
+    config, found = SolrConfig.parse({"url": "http://127.0.0.1:1/solr/c"})
+    assert config is not None, found
+    SolrSink(config)._make(batch)
+
+
+def _remove_header(batch: Batch) -> None:
+    config, found = RemoveHeaderConfig.parse({"matching": "h.*"})
+    assert config is not None, found
+    assert RemoveHeaderInterceptor(config).intercept(batch).header_names == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        HeaderAndText(True).records,
+        Json().records,
+        lambda batch: [Json().records(part) for part in batch.split(100, 1 << 20)],
+        Parquet("null").records,
+        AvroEvent("null", 1000).records,
+        to_arrow,
+        list,
+        lambda batch: Batch.concat([*batch.split(500, 1 << 20)]),
+        _solr,
+        _remove_header,
+    ],
+    ids=["text", "json", "json in parts", "parquet", "avro", "frames", "events", "concat", "solr", "remove_header"],
+)
+def test_senders_that_name_each_header_anew_slow_nothing_down(use: Callable[[Batch], object]) -> None:
+    """Time in proportion to the events; with one pass for each name it was more than 4 s."""
+    events = 5000
+    batch = Batch.of(
+        (Event(b"%d" % n, {f"h{n}": "v"}) for n in range(events)), Origin.of_record("t", 0, 7, 0, events)
+    )
+    since = time.process_time()
+    use(batch)
+    assert time.process_time() - since < 2
 
 
 @given(BATCHES, st.sampled_from(["null", "deflate", "snappy", "bzip2", "xz"]), st.sampled_from([32, 1 << 20]))
