@@ -59,6 +59,21 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o562.collectToPytho
     assert reason(killed) == said
 
 
+QUERY = "StreamingQueryException: [STREAM_FAILED] Query [id = {0}, runId = {0}] terminated with exception: "
+LOST = "failed 1 times, most recent failure: Lost task 0.0 in stage {0}.0 (TID {0}) (host executor driver): "
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        QUERY + "{1} SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: p.rows [id = {0}, runId = {0}]",
+        QUERY + "Job aborted due to stage failure: Task 0 in stage {0}.0 " + LOST + "{1}\n=== Streaming Query ===",
+    ],
+)
+def test_what_differs_at_each_attempt_is_not_told(failure: str) -> None:
+    assert {reason(failure.format(n, "the disk is full")) for n in range(3)} == {"the disk is full"}
+
+
 def test_a_failure_of_spark_itself_is_told_by_its_first_lines() -> None:
     assert (
         reason("AnalysisException: no such table\n  here\n\nat java\n...") == "AnalysisException: no such table here "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -79,6 +81,97 @@ def test_a_new_group_that_begins_behind_records_that_are_gone_says_so(
     made._begun, made._ends = {*begun}, {"rows": ends}
     made._tell_late()
     assert caplog.text.count("has no position in logs-0, and begins with record 7, the first that is left") == told
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_agents_of_one_name_have_no_checkpoint_in_common(tmp_path: Path) -> None:
+    def made(file: str, directory: str | None) -> Processing:
+        one: Any = processing(tmp_path)
+        one.agent = replace(one.agent, configuration=f"/etc/{file}")
+        one.sink = SimpleNamespace(checkpoint=directory, pipeline="logins:both")
+        return cast(Processing, one)
+
+    own = made("one.conf", None)._checkpoint(session())
+    assert made("one.conf", None)._checkpoint(session()) == own
+    with pytest.raises(FlafkaError) as other:
+        made("other.conf", None)._checkpoint(session())
+    assert str(other.value) == (
+        f"checkpoint {own} belongs to the agent of the same name with /etc/one.conf: name another directory with "
+        "a1.sinks.p.checkpoint, or this one if that file is /etc/other.conf now"
+    )
+    assert made("other.conf", own)._checkpoint(session()) == own  # it was renamed
+
+
+class Counting:
+    """A sink with one stateful query on files, as far as `Processing` uses it."""
+
+    checkpoint, pipeline = None, "counts:all"
+
+    def __init__(self, directory: Path, counted: Any) -> None:
+        self.directory, self.counted = directory, counted
+
+    def frames(self, events: Any) -> dict[str, Any]:
+        read = session().readStream.schema("k string, v long").json(str(self.directory))
+        return {"rows": read.groupBy("k").agg(self.counted)}
+
+    def writer(self, name: str, frame: Any, stream: Any) -> Any:
+        writer = frame.writeStream.format("noop").outputMode("update")
+        once = partial(writer.trigger, availableNow=True)
+        writer.trigger = lambda processingTime: once()
+        return writer
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def topics(self) -> tuple[()]:
+        return ()
+
+    def files(self, name: str) -> None:
+        """No output is a directory of files."""
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor was changed, or a machine lost power while Spark wrote a file."""
+    monkeypatch.setattr("agent.runner.spark.processing.make_topics", lambda *_: None)
+    rows, log = tmp_path / "rows", tmp_path / "a1.sinks.p.checkpoint" / "rows"
+    rows.mkdir()
+
+    def run(counted: Any) -> str:
+        made: Any = processing(tmp_path)
+        made.sink, made.events = Counting(rows, counted), lambda spark: (None, None)
+        made.channel = SimpleNamespace(open=lambda: None, close=lambda: None, replication=1, starts=dict)
+        (rows / f"{len(list(rows.iterdir()))}.json").write_text('{"k": "a", "v": 1}\n')
+        try:
+            made.run(session(), Event())
+        except FlafkaError as e:
+            return str(e)
+        return ""
+
+    session()  # functions need one
+    from pyspark.sql import functions
+
+    assert run(functions.count("*")) == ""
+    why = run(functions.collect_list("v"))
+    assert why.startswith(f"the processor's state in checkpoint {log.parent} is that of other code: ")
+    assert why.endswith(
+        "Undo the change of the processor, or name another directory with a1.sinks.p.checkpoint, where it begins "
+        "without state at the group's offsets"
+    )
+    assert "stateSchemaCheck" not in why
+    for file in (log / "offsets").glob(".*.crc"):
+        file.unlink()
+    (log / "offsets" / "1").write_bytes(b"")
+    (why,) = {run(functions.count("*")) for _ in range(2)}
+    assert why.startswith(f"checkpoint {log.parent} is damaged or incomplete: ")
+    assert "offsets/1: that micro-batch is done again" in why
+    (log / "offsets" / "1").unlink()
+    assert run(functions.count("*")) == ""
 
 
 @pytest.mark.usefixtures("spark_session")

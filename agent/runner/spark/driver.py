@@ -29,6 +29,7 @@ from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.notices import Heard
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.retries import Retries
+from agent.runner.spark import failures
 from agent.runner.spark.gateway import Gateway, kill_gateway
 from agent.runner.spark.job import GAVE_UP, Job, SinkJob
 from agent.runner.spark.processing import Processing
@@ -224,7 +225,7 @@ def reason(failure: str, sink: SinkJob | None = None) -> str:
                 return "; ".join([said + _place(end, sink), *notes[:1]])
     if java := _JAVA.search(failure):
         return f"{java[1]}: {java[2].strip()}"
-    return " ".join(line.strip() for line in failure.splitlines()[:3])
+    return " ".join(line.strip() for line in failures.core(failure).splitlines()[:3])
 
 
 def _place(trace: str, sink: SinkJob | None) -> str:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from agent.runner.deadletters.notices import Causes
 from agent.runner.delivery import intercepted, opened
 from agent.runner.latency import BATCH
+from agent.runner.spark import failures
 from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing, SummingCauses
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
 from agent.runner.spark.query import Clock, most_records, read_topic
@@ -65,6 +66,7 @@ class Processing:
     def run(self, spark: Any, stopping: threading.Event) -> None:
         """Stream until stopping; raises what made a stream fail."""
         queries: list[Any] = []
+        directory = ""
         try:
             self.channel.open()
             self.sink.open()
@@ -83,6 +85,12 @@ class Processing:
                 writer = writer.option("checkpointLocation", f"{directory}/{name}")
                 queries.append(writer.trigger(processingTime=f"{interval} seconds").start())
             await_end(queries, stopping)
+        except Exception as e:
+            if directory and (
+                why := failures.of_checkpoint(f"{type(e).__name__}: {e}", directory, self.job.sink.path)
+            ):
+                raise FlafkaError(why) from e
+            raise
         finally:
             for query in queries:
                 query.stop()
@@ -223,7 +231,8 @@ class Processing:
             "topic id": claim.topic_id,
             "cluster": claim.cluster_id,
         }
-        found = owner_of(spark, directory, owner)
+        configuration = self.agent.configuration if self.sink.checkpoint is None else ""
+        found = owner_of(spark, directory, owner | ({"configuration": configuration} if configuration else {}))
         other = [
             f"{name} {found.get(name)} instead of {value}"
             for name, value in owner.items()
@@ -233,6 +242,11 @@ class Processing:
             raise FlafkaError(
                 f"checkpoint {directory} belongs to another pipeline ({', '.join(other)}): name another directory "
                 f"with {path}.checkpoint, or delete that one to forget its state and begin at the group's positions"
+            )
+        if configuration and found.get("configuration", configuration) != configuration:
+            raise FlafkaError(
+                f"checkpoint {directory} belongs to the agent of the same name with {found['configuration']}: name "
+                f"another directory with {path}.checkpoint, or this one if that file is {configuration} now"
             )
         return directory
 
@@ -297,6 +311,8 @@ def done(spark: Any, directory: str) -> Offsets:
     content = path.getFileSystem(spark._jsc.hadoopConfiguration()).open(path)
     try:
         return ends_of_log(bytes(content.readAllBytes()).decode())
+    except ValueError as e:
+        raise FlafkaError(f"Failed to read log file {directory}/offsets/{latest}. Incomplete log file") from e
     finally:
         content.close()
 
