@@ -22,11 +22,11 @@ class Batch:
     """Immutable events in columns.
 
     Column 0 of `records` is the body (`binary`, never null). Every other column is one header
-    (dictionary-encoded string, null where an event lacks it), except that past `MAX_HEADER_COLUMNS` names from
-    senders a last column of type `map<string, string>` holds the rest. Header names are unique, but one may be
-    called `body`: go by position and type, or use `header()`.
+    (dictionary-encoded string, null where an event lacks it). Past `MAX_HEADER_COLUMNS` names, which senders choose,
+    a last column of type `map<string, string>` holds the rest. Header names are unique, but one may be called `body`:
+    go by position and type, or use `header()`.
 
-    `origin` tells where in a channel the events came from; None before the channel. It follows the rows through
+    `origin` is the location of the events in a channel; None before the channel. It follows the rows through
     `where`, `slice`, `map` and `with_*`: a dropped event leaves a hole and its neighbours keep their ids.
     """
 
@@ -165,7 +165,7 @@ class Batch:
         return [*self._columns(), *self._overflow_names()]
 
     def header(self, name: str) -> Array:
-        """That header of each event: a dictionary-encoded string array, null where an event lacks it."""
+        """One header of each event: a dictionary-encoded string array, null where an event lacks it."""
         column = self._columns_by_name().get(name)
         if column is not None:
             return column
@@ -216,7 +216,7 @@ class Batch:
     # --- making another of it
 
     def with_bodies(self, bodies: Array) -> Batch:
-        """The same events with other bodies (a binary array without nulls, as many as there are events)."""
+        """Return a batch of the same events with other bodies (a binary array without nulls, one for each event)."""
         if len(bodies) != len(self) or bodies.null_count:
             raise ValueError(f"{len(self)} bodies are needed, got {len(bodies)}, {bodies.null_count} of them null")
         columns = self.records.columns
@@ -224,7 +224,7 @@ class Batch:
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
     def with_header(self, name: str, values: Any, *, keep: bool = False) -> Batch:
-        """The same events with that header set: one text for all, or an array with null for 'absent'.
+        """Return a batch with that header set: one text for all, or an array with null for 'absent'.
 
         With `keep`, events that have the header already keep theirs.
         """
@@ -247,7 +247,7 @@ class Batch:
         return Batch.of_columns(self.bodies, headers, self.origin, overflow=overflow)
 
     def without_header(self, *names: str) -> Batch:
-        """The same events without these headers."""
+        """Return a batch of the same events without these headers."""
         overflow, gone = self._overflow(), set(names)
         if overflow is not None and not gone.isdisjoint(self._overflow_names()):
             events = list(self)
@@ -327,7 +327,7 @@ class Batch:
     # --- within
 
     def _with_own_texts(self) -> Batch:
-        """The same without the header values of rows that were sliced off, which would travel with it."""
+        """Drop the header values of rows that were sliced off, which would travel with the batch."""
         columns = [
             column.dictionary_decode().dictionary_encode()
             if column.type == HEADER_TYPE and len(column.dictionary) > 1
@@ -337,7 +337,7 @@ class Batch:
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
     def _check(self) -> None:
-        """ValueError where its columns are not those of a batch."""
+        """Raise ValueError unless the columns are a batch's."""
         types = self.records.schema.types
         overflow = self._overflow() if types else None
         headers = types[1:] if overflow is None else types[1:-1]

@@ -52,7 +52,7 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
 
 
 class ClaimsListener:
-    """A `RebalanceListener` that starts every partition where the group has committed, and keeps the claims."""
+    """A `RebalanceListener` that starts every partition where the group has committed, and keeps the assignments."""
 
     def __init__(self) -> None:
         self.claims: dict[int, PartitionClaim] = {}

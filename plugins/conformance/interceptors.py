@@ -19,9 +19,9 @@ def check_interceptor(
     events: Iterable[Event] = (),
     prepare: Callable[[Any], None] = lambda interceptor: None,
 ) -> None:
-    """An interceptor: treats each event as if it were alone, keeps ids, changes no batch it was given.
+    """Check that an interceptor treats each event as if it were alone, keeps ids, and changes no batch it was given.
 
-    `events` are some that it has work with; those of `sample_events` come on top. `prepare` sets an impure
+    `events` are some that change; the events of `sample_events` come on top. `prepare` sets an impure
     one's clock and the like, so that the same event gives the same result.
     """
     check_component(cls, properties)
@@ -38,7 +38,7 @@ def check_interceptor(
 
 
 def _check_said_pure(interceptor: Interceptor[Any]) -> None:
-    """That it says of its class, too, where it may stand: that is what users are told."""
+    """Check that the class says where the interceptor may stand, because users read it there."""
     cls = type(interceptor)
     if interceptor.pure != cls.pure:
         assert interceptor.pure, f"{cls.__name__} is not pure with these properties: say pure = False of the class"

@@ -25,11 +25,13 @@ def check_sink(
     failing: Properties | None = None,
     claim: PartitionClaim | None = None,
 ) -> None:
-    """A sink: what it was flushed is delivered, whatever failed in between; a `CommittingSink`, exactly once, and a
-    sink whose `repeats` says that nothing is there twice keeps that promise when events are offered again.
+    """Check that what a sink has flushed is delivered, whatever failed in between; once by a `CommittingSink`.
+
+    A sink whose `repeats` is empty has to keep that promise when events are redelivered.
 
     `delivered` reads back all bodies that have arrived at its destination, in any order; None where there is no
-    way to see them. `claim` is a partition whose commit record a `CommittingSink` can keep; any will do for most.
+    way to see them. The last argument is a partition whose commit log a `CommittingSink` can keep; any will do for
+    most sinks.
     """
     check_component(cls, properties, failing=failing)
     bodies: list[bytes] = []

@@ -20,7 +20,7 @@ from sinks.templates import readable
 LONGEST_KEY = 32_767
 """Bytes of a row's key, in HBase."""
 LEAST_ROWS = 100
-"""Of one call, where rows are divided among connections."""
+"""Minimum number of rows in a call, where rows are divided among connections."""
 
 
 class Row(NamedTuple):
@@ -28,11 +28,11 @@ class Row(NamedTuple):
 
     origin: Origin
     place: int
-    """Of the event, in its batch."""
+    """Row of the event in its batch."""
     key: bytes
     cells: Cells
     time: int
-    """That of the cells, in ms: when the channel took the event."""
+    """Timestamp of the cells, in ms: when the channel took the event."""
 
     @property
     def id(self) -> EventId:
@@ -49,9 +49,9 @@ class Row(NamedTuple):
 
 
 class HBaseSink(BulkSink[HBaseConfig, Row]):
-    """Writes each event into a row of an HBase table, exactly once: what is delivered again overwrites itself.
+    """Writes each event into a row of an HBase table, exactly once: a redelivery overwrites itself.
 
-    The row's key holds the event's id, and its cells have the time at which the channel took the event, so that a
+    The row's key holds the event's id, and its cells have the time at which the channel took the event. So a
     redelivery is the same cells once more. With a rowKey without `%[id]`, events of one key share a row, the latest
     event last. Rows that HBase can never take, and events without a header that rowKey needs, are rejected.
     """
@@ -99,7 +99,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             self._hbase = None
 
     def probe(self) -> Iterator[str]:
-        """Whether the Thrift server answers, and has the table with its column family."""
+        """Check that the Thrift server answers, and has the table with its column family."""
         hbase = self._connect()
         try:
             if self.config.create_table and hbase.families(self.config.table) is None:
@@ -122,7 +122,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         )
 
     def _trouble(self, hbase: HBase) -> str | None:
-        """What is wrong with the table."""
+        """Return a sentence about what is wrong with the table."""
         table, family = self.config.table, self.config.column_family
         families = hbase.families(table)
         if families is None:
@@ -189,7 +189,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         return [told[id] for id in batch.ids()]
 
     def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Its row, as HBase has it now; without the event, only where the key needs nothing but the id."""
+        """Find the row that HBase has now; without the event, only if the key needs nothing but the id."""
         cells: Cells = {}
         if batch is not None:
             if rejected := self._make(batch):
@@ -274,7 +274,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
                 batch = batch.where(pa.array([row not in e.rows for row in range(len(batch))], pa.bool_()))
 
     def _cells(self, batch: Batch) -> Iterator[Cells | None]:
-        """Of each event; None where its body does not match. Raises TooSlow."""
+        """Cells of each event; None where the body does not match. Raises TooSlow."""
         if self._regex is None:
             (column,) = self._columns
             yield from ({column: body} for body in batch.bodies.to_pylist())
@@ -292,4 +292,4 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
 
 
 _KEY = b""
-"""Where the group that is a row's key stands among its cells."""
+"""Column of the group that is a row's key, among its cells."""

@@ -1,4 +1,4 @@
-"""What a serializer is: events to records, whole batches at a time, and records to the bytes of one file."""
+"""Serializers: events to records, whole batches at a time, and records to the bytes of one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Serialized(NamedTuple):
 
     data: memoryview
     ends: npt.NDArray[np.int64]
-    """Where each record ends in `data`."""
+    """End of each record in `data`, exclusive."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -39,7 +39,7 @@ class Writer:
     """Bytes in memory that no call has handed out yet."""
 
     def begin(self) -> Buffer:
-        """How the file begins."""
+        """Return the begin of the file."""
         return b""
 
     def add(self, records: Any) -> Buffer:
@@ -48,11 +48,11 @@ class Writer:
         return data
 
     def flush(self) -> Buffer:
-        """What is still held, so that all records taken can be read."""
+        """Return what is still held, so that all records taken can be read."""
         return b""
 
     def close(self) -> Buffer:
-        """What is still held, and how the file ends."""
+        """Return what is still held, and the end of the file."""
         return self.flush()
 
     def forget(self) -> None:
@@ -112,7 +112,7 @@ class Blocks(Writer):
         self.held = 0
 
     def block(self, records: Serialized) -> bytes:
-        """These records as one block."""
+        """Encode records as one block."""
         raise NotImplementedError
 
 
@@ -134,7 +134,7 @@ def joined(*columns: Any) -> Any:
 
 
 def joined_present(columns: list[Any], separator: bytes, rows: int) -> Any:
-    """What is not null of each row, with the separator between."""
+    """Join the values of each row that are not null, with the separator between."""
     if not columns:
         return pa.repeat(pa.scalar(b"", pa.binary()), rows)
     # Not with null_handling="skip": Arrow leaves rows without any value out of the result.

@@ -26,7 +26,7 @@ TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-"""Of columns that are made of headers, by Spark's names for them."""
+"""Arrow's types for columns that are made of headers, by Spark's names for them."""
 _MILLIS = re.compile(r"-?[0-9]{1,15}")
 ROW_GROUP_BYTES = 64 << 20
 CODECS = {"null": "none", "snappy": "snappy", "gzip": "gzip", "zstandard": "zstd", "lz4": "lz4", "brotli": "brotli"}
@@ -45,9 +45,9 @@ class Rows:
 
 
 class Parquet(Serializer):
-    """Columns `headers`, a map, and `body`, bytes, behind those that are made of headers.
+    """Columns `headers`, a map, and `body`, bytes, behind the columns that are made of headers.
 
-    A header that is no value of its column's type is null there; its text is in `headers`, as those of all are.
+    A header that is no value of its column's type is null there; `headers` has the text of all.
     """
 
     suffix = ".parquet"

@@ -39,23 +39,23 @@ class DeadLetter:
 
     component: str
     id: EventId | None
-    """Where the channel holds it; None where no channel took it."""
+    """Location of the event in the channel; None where no channel took it."""
     event: Event
-    """As the channel held it: after the source's interceptors, before the sink's."""
+    """Event as the channel held it: after the source's interceptors, before the sink's."""
     reason: str
     arrival: int | None = None
-    """When the channel took it, in milliseconds since the epoch."""
+    """Time at which the channel took the event, in milliseconds since the epoch."""
     undecodable: bool = False
-    """Whether it is no event but a record of the channel's topic: its value, with its own headers and key."""
+    """True for a record of the channel's topic that is no event: its value, with its own headers and key."""
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Its own. A sink's letters have the same one whenever the same delivery is tried again: kept twice, they count
+    """Unique name. Each attempt of the same delivery by a sink gives the same name, so that what is kept twice counts
     once."""
     group: str = ""
     """Consumer group for which a sink rejected it; empty where no sink did."""
 
 
 class DeadLetters(Protocol):
-    """Keeps dead letters. Those of one name count once."""
+    """Keeps dead letters. Two of one name count once."""
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Return when all are durable. Raises Retry."""
@@ -72,7 +72,7 @@ class FileDeadLetters:
         self.path, self.configuration = path, configuration
         self._lock = threading.Lock()
         self._named = False
-        """Whether its name is on the disk for sure, unless it was removed."""
+        """True once the name of the file is synced to the disk, unless it was removed."""
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Append, and sync."""
@@ -80,7 +80,7 @@ class FileDeadLetters:
         self._append(_line(letter, known) for letter in letters)
 
     def mark(self, letters: Iterable[str]) -> None:
-        """Note, durably, that these letters were replayed. Raises Retry."""
+        """Note, durably, that these dead letters were replayed. Raises Retry."""
         self._append([_json({"time": _now(), "replayed": list(letters)})])
 
     def _append(self, lines: Iterable[bytes]) -> None:
@@ -104,7 +104,7 @@ class FileDeadLetters:
             raise Retry(f"dead letters cannot be written to {self.path}: {e.strerror}") from e
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
 
 class KafkaDeadLetters:
@@ -156,8 +156,9 @@ class KafkaDeadLetters:
 
 
 def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int, **client: Any) -> Any:
-    """A producer for a topic beside a channel's, of one partition; where it is missing it is created, to keep its
-    records for so many days. Raises KafkaException.
+    """Return a producer for a topic beside a channel's. A missing topic is created with one partition.
+
+    Such a topic keeps its records for so many days. Raises KafkaException.
     """
     client = {**stream_client(stream), **client}
     admin = AdminClient(client)
@@ -228,13 +229,13 @@ def letter_name(path: str, group: str, epoch: int, id: EventId | None, replay: i
 
 
 def to_note(letters: Iterable[DeadLetter]) -> bytes:
-    """Them as bytes, for a sink to keep with its commit; none for no letters."""
+    """Encode dead letters as bytes, for a sink to keep with its commit; no bytes where there are none."""
     lines = [_line(letter) for letter in letters]
     return zlib.compress(b"".join(lines), 1) if lines else b""
 
 
 def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
-    """The letters that `to_note` was given."""
+    """Decode the dead letters that `to_note` was given."""
     letters = []
     for line in (line for note in notes for line in zlib.decompress(note).splitlines()):
         fields = json.loads(line)

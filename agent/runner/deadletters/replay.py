@@ -1,10 +1,10 @@
 """Dead letters put back where they came from.
 
-Where the channel lies in Kafka, what a sink rejected goes back into its topic, for that sink's group alone, in
-transactions that note in the topic of dead letters what was replayed: exactly once, whatever is killed. What a source
+Where the channel lies in Kafka, what a sink rejected goes back into its topic, for that sink's group alone. The same
+transaction notes in the topic of dead letters what was replayed: exactly once, whatever is killed. What a source
 could not store is put as the source put it, and noted afterwards. A channel inside an agent cannot be reached from
-outside: there the sink itself is run here until it has delivered its letters, which are noted then. Of these two, a
-kill in between repeats up to `LOT` letters.
+outside. There the sink itself is run here until it has delivered its dead letters, which are noted then. Of these
+two, a kill in between repeats up to `LOT` events.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Reje
 from plugins.shared.kafkaclient import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
-"""Letters are replayed by so many, or so many bytes; a larger one is a lot of its own."""
+"""Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
 ANSWER_SECONDS = 60.0
 TRANSACTION_SECONDS = 30
 """A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
 
 Outcome = Counter[str]
-"""Letters that could not be replayed, by the reason; under the empty text those that were."""
+"""Number of events that could not be replayed, by the reason; under the empty text those that were."""
 
 
 def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> Replayer:
@@ -47,7 +47,7 @@ def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> Replayer:
 
 
 def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Iterator[list[StoredDeadLetter]]:
-    """The chosen letters, each lot of one component, without those replayed meanwhile."""
+    """Yield the chosen dead letters, each lot of one component, without what was replayed meanwhile."""
     waiting: dict[str, list[StoredDeadLetter]] = {}
     for kept in read(letters):
         if kept.letter not in chosen or (kept.replayed and not again):
@@ -61,18 +61,18 @@ def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Itera
 
 
 class Replayer(ABC):
-    """How the letters of one channel go back."""
+    """Puts the dead letters of one channel back."""
 
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters) -> None:
         self.spec, self.channel = spec, channel
         self.letters = letters
-        """Where they are kept."""
+        """Store of the dead letters."""
         self.sinks = {sink.path: sink for sink in spec.sinks if sink.channel == channel.name}
         self.sources = {source.path for source in spec.sources if channel.name in source.channels}
 
     @abstractmethod
     def destination(self, kept: StoredDeadLetter) -> str | None:
-        """Where this one goes, in words; None where the configuration no longer has the component."""
+        """Describe the destination of one; None where the configuration no longer has the component."""
 
     @abstractmethod
     def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
@@ -158,7 +158,7 @@ class ThroughTopic(Replayer):
         return self._made.redelivery(record, kept.id, kept.arrival, group)
 
     def _store(self, producer: Any, lot: list[StoredDeadLetter]) -> None:
-        """As the source did; what the channel still refuses stays as it is."""
+        """Put events as the source did; what the channel still refuses stays as it is."""
         if not self._opened:
             self._opened = True
             self._made.open()
@@ -178,7 +178,7 @@ class ThroughTopic(Replayer):
     def _transaction(
         self, producer: Any, lot: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
     ) -> None:
-        """The records, and the note that these letters were replayed: both or neither."""
+        """Write the records, and the note that these dead letters were replayed: both or neither."""
         errors: list[Any] = []
 
         def heard(error: Any, _: Any) -> None:
@@ -271,7 +271,7 @@ class ThroughSink(Replayer):
 
 
 def replay(replayer: Replayer, chosen: Collection[str], *, again: bool) -> Outcome:
-    """Replay these letters, by name."""
+    """Replay these dead letters, by name."""
     try:
         return replayer.replay(lots(replayer.letters, chosen, again=again))
     finally:

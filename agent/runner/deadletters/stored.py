@@ -24,19 +24,19 @@ class StoredDeadLetter:
     """One dead letter."""
 
     letter: str
-    """Its own name."""
+    """Unique name."""
     time: int
-    """When it was kept, in milliseconds since the epoch."""
+    """Time at which it was kept, in milliseconds since the epoch."""
     component: str
     id: EventId | None
-    """Where the channel held it; None where no channel took it."""
+    """Location of the event in the channel; None where no channel took it."""
     reason: str
     event: Event
-    """Its bytes are those the channel held."""
+    """Event with the bytes that the channel held."""
     arrival: int
-    """When the channel took it, in milliseconds since the epoch."""
+    """Time at which the channel took the event, in milliseconds since the epoch."""
     undecodable: bool
-    """Whether it is no event but a record of the channel's topic: its value, with its own headers and key."""
+    """True for a record of the channel's topic that is no event: its value, with its own headers and key."""
     replayed: bool
     kept_by: str = ""
     """The configuration file of the agent that wrote it into a file; in a topic the consumer group for which a sink
@@ -44,7 +44,7 @@ class StoredDeadLetter:
 
 
 def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
-    """All of them, oldest first in each partition, each name once. Raises Retry while brokers are away."""
+    """Yield dead letters, oldest first in each partition, each name once. Raises Retry while brokers are away."""
     found = (
         _of_file(letters) if isinstance(letters, FileDeadLetters) else _of_topic(cast("KafkaDeadLetters", letters))
     )
@@ -56,13 +56,13 @@ def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
 
 
 class Owned:
-    """Tells the dead letters of a configuration from those that others keep in the same place.
+    """Set of the dead letters of one configuration, of all that lie in one file or topic.
 
     The names of agents, channels and sinks are `a1`, `c1` and `k1` in many configurations.
     """
 
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters, kept_by: str | None) -> None:
-        """`kept_by` is whose letters are asked for; None for those of this configuration."""
+        """`kept_by` is the other configuration file or group that was asked for; None for the own ones."""
         self._kept_by, self._groups, self._known = kept_by, {}, {""}
         if isinstance(letters, FileDeadLetters):
             self._known.add(letters.configuration)
@@ -73,7 +73,7 @@ class Owned:
                 self._groups[sink.path] = made.stream(sink.group).group
 
     def __contains__(self, kept: StoredDeadLetter) -> bool:
-        """Return True for a letter that was asked for, or whose owner is not known."""
+        """Return True for a dead letter that was asked for, or whose owner is not known."""
         if self._kept_by is not None:
             return kept.kept_by == self._kept_by
         if (group := self._groups.get(kept.component)) is not None:
@@ -146,10 +146,10 @@ def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str], kept_by: s
 
 
 def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[int, dict[str, bytes], bytes]]:
-    """What there is now in a topic beside a channel's, since that time, but for transactions that did not come about:
-    time in ms, headers and value of each record, oldest first in each partition; nothing where there is no topic.
+    """Yield time in ms, headers and value of the records that a topic beside a channel's has now, from `since` on.
 
-    Raises Retry while brokers are away.
+    Aborted transactions are left out. The oldest record of a partition comes first. Where there is no topic, nothing
+    is yielded. Raises Retry while brokers are away.
     """
     # The channel's own group, which it neither joins nor commits to: clients with ACLs may use no other.
     consumer = Consumer({**CONSUMER, **stream_client(stream), "group.id": stream.group})

@@ -1,8 +1,8 @@
 """The driver process: `python -m agent.runner.spark.driver`, started and watched by the agent.
 
-Reads a pickled `Job` from its standard input, reports counters as lines of JSON on its standard output, and ends
-when told to (SIGTERM: after the micro-batch under way), when the agent is gone (its standard input closes), or when
-its SparkContext or its JVM is: then its last line says why.
+Reads a pickled `Job` from its standard input, and reports counters as lines of JSON on its standard output. Ends at
+SIGTERM, after the micro-batch under way, or when the agent is gone and so closes the standard input. Ends also when
+its SparkContext or its JVM is gone: then its last line says why.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ WORKERS_PYTHON = (
     "spark.conf.spark.pyspark.python names another one of that version"
 ).format("python{}.{}".format(*sys.version_info))
 HINTS = {"[PYTHON_VERSION_MISMATCH]": WORKERS_PYTHON, "Cannot run program": WORKERS_PYTHON}
-"""What Spark says where Python on its workers is not what it has to be, and what there is to do."""
+"""Spark's words where Python on its workers is not what it has to be, and what there is to do."""
 GONE = "failOnDataLoss"
-"""What Spark speaks of where records that it was to read are gone."""
+"""Option that Spark names where records that it was to read are gone."""
 EXECUTOR_SECONDS = 30.0
-"""So long a cluster may give no executor before the sinks are told to fail."""
+"""Maximum time in which a cluster may give no executor before the sinks count as failing."""
 CONTAINER_SECONDS = 10.0
-"""So long YARN may give no container to an application that runs: it is known whether it has given one."""
+"""Maximum time in which YARN may give no container to an application that runs."""
 END_SECONDS = 20.0
-"""So long Spark may take to end, when its queries have, before it is killed."""
+"""Maximum time that Spark may take to end after its queries, before it is killed."""
 WATCH_SECONDS = 1.0
-"""So often this process looks whether its Spark is still there, and has executors."""
+"""Interval at which this process checks that its Spark is there, and has executors."""
 
 
 def main() -> None:
@@ -118,9 +118,9 @@ Running = dict[str, Query | Processing]
 
 
 def hearing(running: Running) -> tuple[Callable[[str, Any], None], Callable[[str], None]]:
-    """What to do when a query of that name has progressed, and when it is idle.
+    """Return the callbacks for a query of that name that has progressed, and for one that is idle.
 
-    Spark tells late: after a query has failed, what it did before is no sign that its sink works again.
+    Spark reports late: after a query has failed, what it did before is no sign that its sink works again.
     """
 
     def sink_of(query: str) -> Query | Processing | None:
@@ -139,7 +139,7 @@ def hearing(running: Running) -> tuple[Callable[[str, Any], None], Callable[[str
 
 
 def _ours(record: logging.LogRecord) -> bool:
-    """Py4J tells failures at length, in two languages, and raises them as well; `_supervise` says what they mean."""
+    """Filter of log records. Py4J logs failures at length and raises them as well; `_supervise` reports them."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -167,7 +167,7 @@ class Watch:
             os._exit(GAVE_UP)  # threads may wait for Spark without end
 
     def _gone(self) -> str | None:
-        """Why, where there is no SparkContext any more."""
+        """Return why there is no SparkContext any more."""
         try:
             stopped = self.spark.sparkContext._jsc.sc().isStopped()
         except Exception:  # noqa: BLE001  # py4j's, many
@@ -181,7 +181,7 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
 _JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w.$]+: )*(?:\w+\.)+(\w+): ([^\n]+)")
 """py4j's words around an exception of Java's: the innermost one's name, and what it says."""
 NOTE = "its arguments were: "
-"""What a processor's function was called with when it raised stands behind this, in a line of the trace."""
+"""Begin of the line of a trace that has the arguments of a processor's function that raised."""
 
 
 def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
@@ -208,7 +208,7 @@ def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping
 
 
 def reason(failure: str, sink: SinkJob | None = None) -> str:
-    """What happened, out of a failure's text: Spark wraps Python's trace in its own and in Java's."""
+    """Return the cause in a failure's text: Spark wraps Python's trace in its own and in Java's."""
     if GONE in failure and sink is not None:
         return _gone(sink)
     for said, hint in HINTS.items():
@@ -286,7 +286,7 @@ def _end_with_the_agent(job: Job, done: threading.Event) -> None:
 
 
 def _end_before_it_begins(job: Job, on_yarn: OnYarn, stopping: threading.Event, begun: threading.Event) -> None:
-    """End when told to while Spark waits for its application to run, which may be for hours."""
+    """End at SIGTERM while Spark waits for its application to run, which may be for hours."""
     while not begun.wait(0.2):
         if stopping.is_set():
             on_yarn.end()

@@ -100,8 +100,9 @@ class Processing:
     def preview(
         self, spark: Any, rows: int, samples: Sequence[Event] | None = None, *, as_json: bool = False
     ) -> None:
-        """Run the processor once over all that the channel holds, or over those events in place of it, and print what
-        it makes, as tables or an object a row; nothing is kept.
+        """Run the processor once over all that the channel holds, or over those events in place of it.
+
+        The results are printed, as tables or an object a row; nothing is kept.
         """
         if samples is not None:
             self._show(self._sampled(spark, samples), rows, as_json)
@@ -202,7 +203,7 @@ class Processing:
         report(self.job.sink.name, counts, gauges, interceptors=self._news())
 
     def _news_of_rejected(self) -> Causes:
-        """What became dead letters since this was asked last."""
+        """Return the causes of new dead letters since the last call."""
         before, self._told_rejected = (
             self._told_rejected,
             dict(self._rejected.value if self._rejected is not None else {}),
@@ -211,7 +212,7 @@ class Processing:
         return {cause: (why, events) for cause, (why, events) in news.items() if events}
 
     def _news(self) -> InterceptorCounts:
-        """What interceptors counted since this was asked last."""
+        """Return what interceptors counted since the last call."""
         before, self._told = self._told, dict(self._counted.value if self._counted is not None else {})
         return {
             name: ({count: n - before.get(name, ({}, ""))[0].get(count, 0) for count, n in counts.items()}, error)
@@ -251,8 +252,9 @@ class Processing:
         return directory
 
     def _check_files(self, spark: Any, directory: str, outputs: Iterable[str]) -> None:
-        """Spark leaves out micro-batches that a directory of files has already, by number: those of another
-        checkpoint would be taken for ours, and ours be lost."""
+        """Raise FlafkaError where files of an output were written with another checkpoint.
+
+        Spark leaves out micro-batches that a directory of files has already, by number, so ours would be lost."""
         for name in outputs:
             if (place := self.sink.files(name)) is None:
                 continue
@@ -318,7 +320,7 @@ def done(spark: Any, directory: str) -> Offsets:
 
 
 def owner_of(spark: Any, directory: str, owner: Mapping[str, str]) -> dict[str, str]:
-    """Whose checkpoint that directory is; ours from now on, where it is nobody's. Any file system of Hadoop's."""
+    """Return the owner of a checkpoint, on any file system of Hadoop's; take it where it has none."""
     file = spark._jvm.org.apache.hadoop.fs.Path(directory, OWNER_FILE)
     files = file.getFileSystem(spark._jsc.hadoopConfiguration())
     if files.exists(file):
