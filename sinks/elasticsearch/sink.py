@@ -22,7 +22,8 @@ from sinks.elasticsearch.documents import SERIALIZERS, time_of
 _DAY = 86_400_000
 _PASSING = {"cluster_block_exception", "index_closed_exception", "validation_exception"}
 """Errors with the status of a refusal that are about an index, which somebody can mend, and not about a document.
-The last of them is told where the servers have as many shards as they may have."""
+The last of them comes from servers that have as many shards as they may have."""
+_DATA_STREAM = "only write ops with an op_type of create are allowed in data streams"
 _OF_ONE_EVENT = re.compile(
     r"^\[\d+:\d+\] | in document with id '[^']*'|\.? Preview of field's value: '.*'", re.DOTALL
 )
@@ -35,7 +36,9 @@ class Document(NamedTuple):
     to: str
     """The index."""
     lines: bytes
-    """Of the request: what to do, and the document."""
+    """Action and document, as lines of a request."""
+    time: int
+    """Milliseconds since the epoch: `@timestamp` in a data stream, if the document has none."""
 
     @property
     def size(self) -> int:
@@ -44,13 +47,13 @@ class Document(NamedTuple):
 
 
 class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
-    """Makes each event a document of Elasticsearch or OpenSearch, exactly once: one that is delivered again replaces
-    itself.
+    """Makes each event a document of Elasticsearch or OpenSearch, exactly once: a redelivery replaces itself.
 
-    The document's id is the event's. A document is durable when the servers have answered, as their indexes sync
+    The document's id is the event's. A document is durable when the servers have answered, because their indexes sync
     their log at each request (`index.translog.durability`, by default). Documents that they refuse, such as text in a
-    field of numbers, are rejected; the others of their request are delivered. Elasticsearch from version 7 on, and
-    all versions of OpenSearch.
+    field of numbers, are rejected; the others of their request are delivered. In a data stream documents are created
+    and get the time of the event as `@timestamp` if they have none. They are unique until its next rollover.
+    Elasticsearch from version 7 on, and all versions of OpenSearch.
     """
 
     type_name = "elasticsearch"
@@ -65,6 +68,8 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         self._index = BucketPath(config.index_name)
         self._daily = config.index_name_builder == "TimeBasedIndexNameBuilder"
         self._serialize = SERIALIZERS[config.serializer]
+        self._streams: set[str] = set()
+        """Names that have turned out to be data streams."""
         self._client: Any = None
         self._library: Any = None
 
@@ -101,7 +106,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             self._client = None
 
     def probe(self) -> Iterator[str]:
-        """Whether a server answers to this user, and is of a version that the sink can write to."""
+        """Check that a server answers to this user, and is of a version that the sink can write to."""
         try:
             self.open()
         except FlafkaError as e:
@@ -143,7 +148,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             else:
                 action = {"index": {"_index": index, "_id": str(id)}}
                 lines = b"%b\n%b\n" % (msgspec.json.encode(action), msgspec.json.encode(document))
-                self._made.append(Document(id, index, lines))
+                self._made.append(Document(id, index, lines, _event_time(event.headers, arrivals[row])))
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
@@ -155,7 +160,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         return [told[id] for id in batch.ids()]
 
     def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Its document, as the servers find it: in any index of the option's fixed part."""
+        """Find the document of an event, in any index of the option's fixed part."""
         pattern = f"{self._index.static}*"
         if batch is not None:
             if rejected := self._make(batch):
@@ -175,28 +180,63 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         return told or [{"missing": f"no index {pattern} shows a document {id}; new ones show up after a second"}]
 
     def repeats(self, claim: PartitionClaim) -> str:
-        """Documents replace themselves."""
-        return ""
+        """Return a sentence about a data stream, whose documents are unique within one of its indexes only.
+
+        In an index documents replace themselves. Raises Retry where no server answers.
+        """
+        if not self._index.static:
+            return ""
+        self.open()
+        try:
+            answer = self._request("GET", f"/_data_stream/{quote(self._index.static)}*")
+        except (Refused, Retry):  # not everyone may ask, and old servers have none
+            return ""
+        finally:
+            self.close()
+        streams = answer.get("data_streams") if isinstance(answer, dict) else None
+        if not streams:
+            return ""
+        return f"{streams[0]['name']} is a data stream: what it got before its latest rollover would be there twice"
 
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
-        """Send these; what of them is refused, and why. Raises Refused for what a server refuses as a whole."""
-        answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))
+        """Send documents, and return why the servers refuse some of them. Raises Refused for the whole request."""
+        answer = self._request("POST", "/_bulk", b"".join(map(self._lines, documents)))
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(documents):
             raise Retry(f"{self.config.addresses} is no Elasticsearch: it answers {str(answer)[:80]!r}")
         rejected, passing = {}, ""
+        to_create: list[Document] = []
         for document, item in zip(documents, items, strict=True):
-            result = item["index"]
+            ((action, result),) = item.items()
             if result["status"] >= 300:
                 error = result.get("error")
                 kind = error.get("type") if isinstance(error, dict) else None
-                if result["status"] == 400 and kind not in _PASSING:
+                if action == "create" and result["status"] == 409:  # it was delivered before
+                    continue
+                if action == "index" and _DATA_STREAM in _reason(error):
+                    to_create.append(document)
+                elif result["status"] == 400 and kind not in _PASSING:
                     rejected[document.id] = _refusal(kind, _reason(error))
                 else:
                     passing = passing or f"Elasticsearch does not write to {document.to}: {_reason(error)}"
         if passing:  # all are sent again: those that were written replace themselves
             raise Retry(passing)
+        if to_create:
+            self._streams |= {document.to for document in to_create}
+            rejected |= self._put(to_create)
         return rejected
+
+    def _lines(self, document: Document) -> bytes:
+        """Action and document. A data stream takes no other action than `create`, and needs `@timestamp`."""
+        if document.to not in self._streams:
+            return document.lines
+        source = document.lines.split(b"\n")[1]
+        fields = msgspec.json.decode(source, type=dict[str, msgspec.Raw])
+        if "@timestamp" not in fields:
+            fields["@timestamp"] = msgspec.Raw(b"%d" % document.time)
+            source = msgspec.json.encode(fields)
+        action = msgspec.json.encode({"create": {"_index": document.to, "_id": str(document.id)}})
+        return b"%b\n%b\n" % (action, source)
 
     def _request(self, method: str, path: str, body: bytes | None = None, *, bulk: bool = True) -> Any:
         """The answer; a body is JSON, or where it is `bulk`, lines of it.
@@ -240,9 +280,16 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         return f"Elasticsearch at {names} answers {status}: {why}"
 
 
+def _event_time(headers: Mapping[str, str], arrival: int) -> int:
+    try:
+        return time_of(headers, "timestamp", "@timestamp", default=arrival)
+    except ValueError:
+        return arrival
+
+
 @functools.lru_cache(1000)
 def _day(number: int) -> str:
-    """What is added to the name of an index on that day after 1970."""
+    """Suffix of the name of an index on that day after 1970."""
     return f"-{np.datetime64(number, 'D')}"
 
 

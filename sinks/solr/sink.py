@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
     origin: Origin
     place: int
-    """Of the event, in its batch."""
+    """Row of the event in its batch."""
     fields: dict[str, Any]
     """Without those that are empty."""
 
@@ -51,7 +51,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
 
     The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
     updates: it survives a Solr that is killed, committed or not. Documents that Solr refuses, such as text in a
-    field of numbers, are rejected; the others of their request are delivered.
+    field of numbers or a `_version_` that does not fit, are rejected; the others of their request are delivered.
 
     With `morphlineFile`, a morphline of Kite's commands makes the documents, any number of each event. Events with
     which it fails are rejected; documents made of such an event before the failure are delivered.
@@ -119,7 +119,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             self._solr = None
 
     def probe(self) -> Iterator[str]:
-        """Whether the collection takes an update of nothing, and its schema has the fields."""
+        """Check that the collection takes an update of nothing, and that its schema has the fields."""
         try:
             self.open()
             yield from self._unknown_fields()
@@ -129,7 +129,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             self.close()
 
     def _address(self, morphline: Morphline) -> str:
-        """Where the collection is: what the option says, else the morphline's `solrLocator`."""
+        """Address of the collection: the option, else the morphline's `solrLocator`."""
         if self.config.url is not None:
             return self.config.url
         try:
@@ -150,7 +150,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return found
 
     def _unknown_fields(self) -> Iterator[Caution]:
-        """Cautions only, as some update chains add unknown fields to the schema."""
+        """Warn only, because some update chains add unknown fields to the schema."""
         schema = self._schema()
         if schema is None or self.config.morphline_file is not None:
             return
@@ -174,7 +174,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return {self.config.option_of(name): template.headers for name, template in self._templates.items()}
 
     def _at_once(self) -> int:
-        """A chain may give documents other ids, so that it cannot be told here which have the same one."""
+        """One with a chain, which may give documents other ids: which have the same one is not known here."""
         return 1 if self.config.update_chain else self.config.connections
 
     def _key(self, document: Document) -> str:
@@ -227,7 +227,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return [told[id] for id in batch.ids()]
 
     def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Its documents, committed or not: by its id, or as the event makes them."""
+        """Find documents, committed or not: by the id of the event, or as the event makes them."""
         own = self.config.morphline_file is None and self.config.document_id == "%[id]"
         if batch is None and not own:
             return [{"unknown": "the id of its document is made of the event itself"}]
@@ -260,7 +260,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         )
 
     def _transform(self, batch: Batch) -> dict[EventId, str]:
-        """The same by the morphline."""
+        """Add the documents of these events to `_made`, made by the morphline."""
         failed: dict[EventId, str] = {}
         assert batch.origin is not None
         for row, event in enumerate(batch):
@@ -276,8 +276,13 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return failed
 
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
-        """Send these; what a tolerant update chain refuses of them, and why. Raises Refused where none is there."""
-        reasons = self._refusals(self._add([document.fields for document in documents]))
+        """Send documents, and return why a tolerant update chain refuses some. Raises Refused where none is there."""
+        try:
+            reasons = self._refusals(self._add([document.fields for document in documents]))
+        except Refused as e:
+            if len(documents) == 1 and _is_there(documents[0], str(e)):
+                return {}
+            raise
         if not reasons:
             return {}
         names = [str(document.fields.get(self._id_field)) for document in documents]
@@ -286,11 +291,11 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return {
             document.id: f"{self.refusal}: {reasons[name]}"
             for document, name in zip(documents, names, strict=True)
-            if name in reasons
+            if name in reasons and not _is_there(document, reasons[name])
         }
 
     def _refusals(self, answer: str) -> dict[str, str]:
-        """What a tolerant update chain names, by the unique key of the document, and why."""
+        """Reasons of a tolerant update chain, by the unique key of the document."""
         try:
             errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
         except ValueError as e:
@@ -308,7 +313,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             )
         except self._errors as e:
             status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
-            if status in (400, 413):
+            if status in (400, 409, 413):
                 raise Refused(_sentence(str(e))) from e
             if not status:
                 self.metrics.add("ConnectionFailedCount")
@@ -326,6 +331,11 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         if status in (401, 403):
             return f"Solr at {url} does not let this user write: check username and password"
         return f"Solr at {url} answers {status}: {_sentence(text)}"
+
+
+def _is_there(document: Document, refusal: str) -> bool:
+    """Return True if Solr refuses a document only because it has it: a negative `_version_` asks for a new one."""
+    return "version conflict" in refusal and str(document.fields.get("_version_")).startswith("-")
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:

@@ -107,6 +107,34 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
     assert "shows a document app-0-3-0" in nothing["missing"]
 
 
+def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchCluster) -> None:
+    """Servers have templates for such names, and refuse the action `index` there."""
+    name = unique("logs-s")
+    template = {"index_patterns": [f"{name}*"], "data_stream": {}, "priority": 500}
+    properties = {"n": {"type": "integer"}}
+    template["template"] = {"mappings": {"properties": properties}}
+    ask(opensearch_cluster, "PUT", f"_index_template/{name}", template)
+    simple = {"indexNameBuilder": "SimpleIndexNameBuilder", "serializer": "ElasticSearchDynamicSerializer"}
+    times = {"n": "1", "timestamp": "1600000000000"}, {"n": "2"}, {"n": "no number"}, {"n": "4", "@timestamp": "5"}
+    events = batch(*(Event(b"x", headers) for headers in times))
+    for _ in range(2):
+        sink = opened(opensearch_cluster, name, **simple)
+        assert deliver(sink, events) == {
+            "app-0-2-0": "Elasticsearch refuses its document: failed to parse field [n] of type [integer]"
+        }
+        assert deliver(sink, events).keys() == {"app-0-2-0"}  # what was delivered is there, and no dead letter
+        sink.close()
+    found = documents(opensearch_cluster, name)
+    assert {id: (one["n"], one["@timestamp"]) for id, one in found.items()} == {
+        "app-0-0-0": ("1", 1_600_000_000_000),
+        "app-0-1-0": ("2", events.origin.timestamps[1] if events.origin else 0),
+        "app-0-3-0": ("4", "5"),
+    }
+    claim = PartitionClaim("cluster", "app", "id", "g", 0, 0)
+    assert sink.repeats(claim).startswith(f"{name} is a data stream: ")
+    assert opened(opensearch_cluster, unique("plain")).repeats(claim) == ""
+
+
 def test_what_is_refused_is_found_among_the_rest(opensearch_cluster: OpenSearchCluster) -> None:
     index = unique("r")
     ask(opensearch_cluster, "PUT", f"{index}-{DAY}", {"mappings": {"properties": {"n": {"type": "integer"}}}})

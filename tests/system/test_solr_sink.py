@@ -96,9 +96,14 @@ def test_what_solr_refuses_is_found_among_the_rest(core: str, chain: dict[str, s
     wrong = {3: "no number", 500: "1.5", 1499: ""}
     events = [Event(b"%d" % n, {"n": wrong.get(n, str(n))}) for n in range(1500)]
     events[700] = Event(b"x", {"n": "1", "long": "x" * 40_000})  # a word of Solr's index holds 32,766 bytes
-    sink = opened(core, **{"field.n_i": "%{n}"}, **chain)
+    events[900] = Event(b"x", {"n": "1", "v": "5"})  # the version that the document has to have
+    events[901] = Event(b"x", {"n": "1", "v": "-1"})  # it has to be new
+    sink = opened(core, **{"field.n_i": "%{n}", "field._version_": "%{v}"}, **chain)
     rejected = deliver(sink, batch(*events))
-    assert rejected.keys() == {"app-0-3-0", "app-0-500-0", "app-0-700-0"}  # no field at all for an empty text
+    # No field at all for an empty text.
+    assert rejected.keys() == {"app-0-3-0", "app-0-500-0", "app-0-700-0", "app-0-900-0"}
+    assert "version conflict" in rejected["app-0-900-0"]
+    assert deliver(sink, batch(events[901], offset=901)) == {}  # after a kill
     assert "Error adding field 'n_i'='no number'" in rejected["app-0-3-0"]
     assert "immense term" in rejected["app-0-700-0"]
     assert documents(core).keys() == {f"app-0-{n}-0" for n in range(1500)} - rejected.keys()
