@@ -40,7 +40,7 @@ class StoredDeadLetter:
     replayed: bool
     kept_by: str = ""
     """The configuration file of the agent that wrote it into a file; in a topic the consumer group for which a sink
-    rejected it. Empty where neither is known, as in what version 0.2 has kept."""
+    rejected it. Empty where neither is known, as in what earlier versions have kept."""
 
 
 def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
