@@ -36,6 +36,10 @@ class Unreachable(Retry):
     """Nobody answers: servers are away, or too few of them. Whoever answers that it will not is no such failure."""
 
 
+class Unwritable(Retry):
+    """A disk of this host fails. A stopping agent does not wait for it, as a person has to mend the disk first."""
+
+
 class Misuse(Retry, TypeError):
     """What a component's author wrote cannot work; the text says what to write, and who catches it says where.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from agent.cli import file_group
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import Verbs, json_option, show
 from plugins import PartitionClaim
@@ -59,6 +60,7 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 @click.argument("name")
 @connection_options
 @json_option
+@file_group.or_of_files(file_group.describe)
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """Show, per partition, the committed offset, the lag in records and the member that reads it.
 
@@ -95,9 +97,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
 @group.command()
 @click.argument("name")
 @connection_options
-@click.option(
-    "--to", required=True, metavar="POSITION", help="earliest, latest, an offset, or a time: 2026-11-20T08:00."
-)
+@click.option("--to", metavar="POSITION", help="earliest, latest, an offset, or a time: 2026-11-20T08:00.")
 @click.option(
     "--topic",
     "topics",
@@ -113,6 +113,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
+@file_group.or_of_files(file_group.reset)
 def reset(
     name: str,
     bootstrap_server: str | None,

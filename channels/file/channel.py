@@ -1,4 +1,4 @@
-"""The file channel: its events are on a disk of this host before a source is told that they are stored."""
+"""The file channel: events are on a disk of this host before a source gets its acknowledgement."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import threading
 import time
 import uuid
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +16,8 @@ from channels.file import looking, positions
 from channels.file.config import FileChannelConfig
 from channels.file.differences import FILE, FILES
 from channels.file.lock import Lock
-from channels.file.log import Log
+from channels.file.log import Log, Segment, files
+from channels.file.positions import Checkpoint
 from channels.file.reader import FileReader
 from channels.file.takeover import TakeOver
 from channels.file.waiting import Waiting
@@ -29,26 +32,30 @@ from plugins import (
     Reader,
     RebalanceListener,
     Retry,
+    Unwritable,
     Whereabouts,
 )
 from plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""
-NUMBERS = "flafka.numbers"
-"""In checkpointDir, of a channel whose puts do not wait for the disk: up to where entries may have numbers."""
+PARTITIONS = 256
+"""Partitions that a run may use: one for each sink."""
 PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
 
 
 class FileChannel(Channel[FileChannelConfig]):
-    """Holds events in files on this host: no kill and no loss of power loses what a source was told is stored.
+    """Holds events in files on this host: no kill and no loss of power loses an acknowledged event.
 
     It is as durable as the disk; a channel `kafka` has copies on several hosts. The sinks on it compete for its
-    events, each put going to one of them, in turns, as long as they work; where one alone is left it gets all of
-    them, and a sink alone gets them in order. A full channel, and a full disk, block its sources instead of failing
-    them. What a sink has taken and not committed, such as `hdfs` for a large file, takes none of `capacity`; when it
-    fills the disk, it is committed at once.
+    events: each put goes to one of them, in turns, as long as they work. A sink alone gets all events in order. A
+    full channel, and a full disk, block its sources instead of failing them. What a sink has taken and not committed,
+    such as `hdfs` for a large file, takes none of `capacity`; when it fills the disk, it is committed at once.
+
+    Its directories may be copied, restored from a backup, or set back with their disk: no event gets the id of
+    another one. Without a file that it needs, the channel does not open until the file is back, or
+    `agent group reset` has accepted the loss.
 
     What a Flume that has ended left in the same directories is delivered first: each event that was put and not
     taken, once. Its files are moved into directories `flume-…` there, and may be deleted.
@@ -68,73 +75,211 @@ class FileChannel(Channel[FileChannelConfig]):
     )
     durable = True
     synced: ClassVar[bool] = True
-    """Whether a put waits for the disk."""
+    """True if a put waits for the disk."""
 
     def __init__(self, config: FileChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
         self.id = ""
-        """Of the files: events of a channel that was begun anew have other ids."""
+        """Id of the files, the same in all data directories; a copy has it, too."""
         self._directories = config.directories
         self._changed = threading.Condition()
         self._log = Log([], 0)
         self._locks: list[Lock] = []
         self._committing = threading.Lock()
-        self._claims: positions.Positions = {}
+        self._noted = Checkpoint()
+        """Checkpoint as it was last written, without its offsets."""
+        self._claims: dict[int, tuple[PartitionClaim, int]] = {}
+        self._runs: dict[int, str] = {}
+        """By partition: the run of its entries, where that is an earlier one."""
+        self._ends: dict[str, int] = {}
+        """By earlier run: the number after its last entry."""
+        self._base = 0
+        """First partition of this run."""
+        self._losses: list[str] = []
         self._waiting = Waiting()
-        """What is stored, or on its way to the disk, and not delivered; changed under `_changed` alone."""
+        """Undelivered entries, with those that are not on the disk yet; changed under `_changed` alone."""
         self._short = False
-        """Whether a disk has no room for what a source puts."""
+        """True if a disk has no room for what a source puts."""
         self._turn = 0
+        self._open = False
         self._readers: list[FileReader] = []
 
     # --- life
 
     def open(self) -> None:
-        """Lock the directories and look what they hold. Raises Retry."""
+        """Lock the directories and read what they hold. Raises Retry, and FlafkaError where a file is missing."""
         config = self.config
+        self._losses.clear()
         try:
             for directory in self.exclusive():
                 make_directory(directory)
                 self._locks.append(Lock(directory, self.name))
             self.id = self._identify()
+            noted = positions.read(self._checkpoint, self.log)
+            if missing := self._missing(noted):
+                raise FlafkaError(self._refusal(missing))
             take_over = self._take_over()
             take_over.resume()
-            numbers = None if self.synced else config.checkpoints / NUMBERS
-            self._log = Log(self._directories, config.max_file_size, numbers=numbers)
+            self._log = Log(self._directories, config.max_file_size, uuid.uuid4().hex[:12], synced=self.synced)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
-            self._claims = positions.read(config.checkpoints / positions.NAME, self.id, config.data_dirs, self.log)
             for directory in self.exclusive():
                 sync_directory(directory)  # an agent that was killed may have named files and not come to this
-            # What was delivered had numbers, which nothing else may get: also where a loss of power took it away.
-            self._log.skip_to(max([take_over.first or 0, *(position for _, position in self._claims.values())]))
+            self._resume(noted)
+            if empty := {path.name for path in self._log.empty}:
+                noted.files = {path: events for path, events in noted.files.items() if Path(path).name not in empty}
+                positions.write(self._checkpoint, noted)  # else a start after a kill would miss them
+                self._log.remove_empty()
+            # A file that is lost, and comes back later, must not have numbers that new entries have.
+            known = [noted.next, take_over.first or 0, *(position for _, position in self._claims.values())]
+            self._log.begin_run(max(known))
             if take_over.run(self._log, self._append):
                 self._tell(take_over)
+            self._save(self._claims, oldest := self._waiting.oldest(self._log.stored, {}))
+            self._log.drop(oldest)
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
-        self._waiting = Waiting()
-        for entry in self._log.entries():
-            if entry.number >= self.committed(entry.partition)[1]:
-                self._waiting.add(entry.partition, entry.number, entry.events)
+        self._open = True
         self.metrics.set("ChannelCapacity", config.capacity)
         self.metrics.set("Open", 1)
         self._show()
 
+    @property
+    def _checkpoint(self) -> Path:
+        return self.config.checkpoints / positions.NAME
+
+    def _missing(self, noted: Checkpoint) -> dict[str, int | None]:
+        """Return the files that the checkpoint needs and the directories lack. Raises OSError."""
+        there = [directory for directory in self._directories if directory.is_dir()]
+        return noted.missing({path.name for _, _, path in files(there)})
+
+    def _resume(self, noted: Checkpoint) -> None:
+        """Find the undelivered entries, and report what is lost of them."""
+        self._noted, self._waiting = noted, Waiting()
+        self._claims, self._runs, self._ends = {}, {}, {}
+        undelivered: Counter[str] = Counter()
+        gaps: dict[Segment, int] = {}
+        for segment, entry in self._log.entries():
+            run, partition = segment.run, entry.partition
+            if self._runs.setdefault(partition, run) != run:
+                raise FlafkaError(
+                    f"{segment.path} came back after new events have taken its place: move it out of dataDirs, and "
+                    "into a channel of its own to have its events delivered"
+                )
+            if self._belongs(noted, partition):
+                self._claims[partition] = noted.positions[partition]
+            # In a log of version 0.2, numbers between two segments may be missing on purpose.
+            expected = max(self._ends.get(run, 0), segment.first) if not run else self._ends.get(run, segment.first)
+            if entry.number > max(expected, self._delivered(run)):
+                gaps[segment] = gaps.get(segment, 0) + entry.number - max(expected, self._delivered(run))
+            self._ends[run] = entry.number + 1
+            if entry.number >= self.committed(partition)[1]:
+                self._waiting.add(partition, entry.number, entry.events)
+                undelivered[segment.path.name] += entry.events
+        used = self._runs.keys()
+        bases = (0, *(one + 1 for one in sorted(used)))
+        self._base = next(base for base in bases if used.isdisjoint(range(base, base + PARTITIONS)))
+        if noted.positions and not noted.written and not self._claims:
+            self.log.warning("%s is about other files than those in %s: ignored", self._checkpoint, self._directories)
+        self._report(noted, undelivered, gaps)
+
+    def _belongs(self, noted: Checkpoint, partition: int) -> bool:
+        """Return True if the checkpoint has an offset of the run that this partition's entries are of."""
+        found = noted.positions.get(partition)
+        return found is not None and found[0].topic_id == noted.topic_id(self.id, self._runs.get(partition, ""))
+
+    def _delivered(self, run: str) -> int:
+        """Return the number up to which all entries of an earlier run are delivered, as far as known."""
+        return min((end for partition, (_, end) in self._claims.items() if self._runs[partition] == run), default=0)
+
+    def _report(self, noted: Checkpoint, undelivered: Mapping[str, int], gaps: Mapping[Segment, int]) -> None:
+        """Report events that the disk has lost since they were stored."""
+        known = {Path(path).name: events for path, events in noted.files.items() if events is not None}
+        for path, events in noted.files.items():
+            if events is not None and (lost := events - undelivered[Path(path).name]) > 0:
+                self._lose(path, lost, f"{path} was damaged or cut since the stop: {lost} events in it are lost")
+        for segment, entries in gaps.items():
+            if segment.path.name not in known:
+                text = f"{segment.path} lacks {entries} puts: their events, at least as many, are lost"
+                self._lose(str(segment.path), entries, text)
+        for path, events in noted.accepted.items():
+            held = f"{events} events" if events is not None else "an unknown number of events"
+            self._lose(path, events or 0, f"{path} is lost, as an operator has accepted, with {held}")
+        inode = (self._directories[0] / ID).stat().st_ino
+        if noted.inode not in (0, inode) and self._waiting.events:
+            self.log.warning(
+                "%s was copied or restored: of the %d events that it holds, those that the original has delivered "
+                "since are delivered again, but for a sink that keeps a commit log of its own, such as hdfs",
+                self._directories[0],
+                self._waiting.events,
+            )
+        noted.inode = inode
+
+    def _lose(self, path: str, events: int, sentence: str) -> None:
+        """Count lost events, and say so in the log and in the health."""
+        self.metrics.add("EventLostCount", events)
+        self.log.error("%s", sentence)
+        self._losses.append(sentence)
+        self.metrics.degraded = lambda: "; ".join(self._losses[-3:])
+        for segment in self._log.segments:
+            if segment.path.name == Path(path).name:
+                segment.damaged = True  # for who wants to look at it
+
+    def _save(self, claims: positions.Positions, oldest: int, *, clean: bool = False) -> None:
+        """Write the checkpoint; `oldest` is the number of the first undelivered entry. Raises OSError."""
+        noted = self._noted
+        if segments := self._log.needed(oldest):
+            noted.files = {str(segment.path.absolute()): None for segment in segments}
+        noted.next = 0
+        if clean:
+            events = self._undelivered(segments)
+            noted.files = {path: events[path] for path in noted.files}
+            noted.next = self._log.stored
+        runs = {*self._runs.values(), self._log.run}
+        noted.renamed = {run: other for run, other in noted.renamed.items() if run in runs}
+        noted.runs = [*(run for run in noted.runs if run != self._log.run), self._log.run][-positions.RUNS :]
+        noted.accepted = {}
+        noted.positions = dict(claims)
+        positions.write(self._checkpoint, noted)
+
+    def _undelivered(self, segments: Sequence[Segment]) -> Counter[str]:
+        """Return the number of undelivered events by path of the segment."""
+        firsts = [segment.first for segment in segments]
+        found: Counter[str] = Counter()
+        with self._changed:
+            for number, events in self._waiting.entries():
+                found[str(segments[bisect_right(firsts, number) - 1].path.absolute())] += events
+        return found
+
     def close(self) -> None:
-        """Release the files."""
+        """Note the end of the files, and release them."""
         self.metrics.set("Open", 0)
         try:
-            self._log.close()
+            self._log.close(clean=self._open and self._end())
         finally:
+            self._open = False
             while self._locks:
                 self._locks.pop().release()
 
+    def _end(self) -> bool:
+        """Write the checkpoint of a clean stop; return False if the disk does not take it."""
+        with self._committing:
+            try:
+                self._log.end_run()
+                with self._changed:
+                    oldest = self._waiting.oldest(self._log.stored, {})
+                self._save(self._claims, oldest, clean=True)
+            except OSError as e:
+                self.log.warning("%s cannot be written: %s", e.filename or self._checkpoint, e.strerror)
+                return False
+            return True
+
     def exclusive(self) -> Mapping[Path, str]:
-        """Its directories."""
+        """Return its directories."""
         return {self.config.checkpoints: "checkpointDir"} | dict.fromkeys(self._directories, "dataDirs")
 
     def probe(self) -> Iterator[str]:
-        """Whether the directories can be made and written, are nobody else's, and have room."""
+        """Yield problems of the directories: rights, another user of them, room, missing files."""
         for directory in self.exclusive():
             if not writable(directory):
                 yield f"cannot write into {directory}"
@@ -146,10 +291,72 @@ class FileChannel(Channel[FileChannelConfig]):
                     f"{directory} has {left >> 20} MiB left, less than minimumRequiredSpace, "
                     f"{self.config.minimum_required_space >> 20} MiB"
                 )
+        if not any(map(Lock.held, self.exclusive())):  # else files come and go
+            yield from map(str, self._refusals())
         yield from self._take_over().foreseen()
 
+    def _refusals(self) -> Iterator[FlafkaError]:
+        """Yield what needs a person before the channel can be opened."""
+        try:
+            if missing := self._missing(positions.read(self._checkpoint, self.log)):
+                yield FlafkaError(self._refusal(missing))
+            self._identities()
+        except FlafkaError as e:
+            yield e
+
+    def _refusal(self, missing: Mapping[str, int | None]) -> str:
+        return positions.refusal(missing, self.name, self.config.checkpoints, self._directories)
+
+    def reset(self, agreed: Callable[[list[tuple[str, str]]], None], *, earliest: bool) -> None:
+        """Resolve what the channel, which is not open, waits for a person to resolve; see `positions.reset`.
+
+        Calls `agreed` with the changes, which raises to prevent them. Raises Retry if an agent uses the channel,
+        FlafkaError if there is no checkpoint, and OSError.
+        """
+        lock = Lock(self.config.checkpoints, self.name)
+        try:
+            noted = positions.read(self._checkpoint, self.log)
+            if not (noted.written or noted.positions):
+                raise FlafkaError(f"{self._checkpoint} does not exist, or is damaged: there is nothing to reset")
+            missing = self._missing(noted)
+            changes = [
+                (path, f"counts as lost, with {'its' if events is None else events} undelivered events")
+                for path, events in missing.items()
+            ]
+            for partition, (_, position) in sorted(noted.positions.items()):
+                at = "the first entry that is left" if earliest else f"entry {position}"
+                changes.append((f"partition {partition}", f"continues at {at}, with a new commit log of its sink"))
+            agreed(changes)
+            positions.reset(self._checkpoint, noted, missing, earliest=earliest)
+        finally:
+            lock.release()
+
+    def describe(self) -> Iterator[tuple[str, int | None, int | None, int | None, int | None, int | None, str]]:
+        """Yield for each partition: name of its events, number, offset, end, undelivered entries, epoch, "".
+
+        A problem of the channel as a whole comes first, in the last place of a row without a partition. The channel
+        may be open.
+        """
+        noted = positions.read(self._checkpoint, self.log)
+        if not any(map(Lock.held, self.exclusive())):
+            for problem in self._refusals():
+                yield "", None, None, None, None, None, str(problem)
+        found: dict[tuple[str, int], list[int]] = {}
+        reading = Log([one for one in self._directories if one.is_dir()], 0)
+        reading.segments = [Segment(path, first, run) for first, run, path in files(reading.directories)]
+        for segment, entry in reading.entries():
+            found.setdefault((segment.run, entry.partition), []).append(entry.number)
+        own = next(iter(self._identities().values()), "")
+        for (run, partition), numbers in sorted(found.items(), key=lambda one: one[1]):
+            fresh = self._claim(noted.topic_id(own, run), noted.epoch, partition), 0
+            claim, position = noted.positions.get(partition, fresh)
+            if claim.topic_id != fresh[0].topic_id:
+                claim, position = fresh
+            left = sum(number >= position for number in numbers)
+            yield claim.stem, partition, position, numbers[-1] + 1, left, claim.epoch or None, ""
+
     def left_by_flume(self) -> Iterator[str]:
-        """How many events Flume's channel holds, and what becomes of them."""
+        """Yield how many events Flume's channel holds, and what becomes of them."""
         return self._take_over().left()
 
     def _take_over(self) -> TakeOver:
@@ -164,7 +371,8 @@ class FileChannel(Channel[FileChannelConfig]):
                 raise Retry(
                     f"{directory} has less room than minimumRequiredSpace: what Flume left is taken over later"
                 )
-        self._log.append(0, int(time.time() * 1000), len(batch), batch.to_ipc())
+        written = self._log.append(self._base, int(time.time() * 1000), len(batch), batch.to_ipc())
+        self._waiting.add(self._base, written.number, len(batch))
 
     def _tell(self, done: TakeOver) -> None:
         self.log.warning(
@@ -176,18 +384,24 @@ class FileChannel(Channel[FileChannelConfig]):
         for damage in done.damages:
             self.log.error("%s", damage)
         if done.lost:
-            self.log.error("%d events that Flume's file channel held are lost", done.lost)
-            self.metrics.add("EventLostCount", done.lost)
-            self.metrics.degraded = f"{done.lost} events that Flume's file channel held could not be read".__str__
+            sentence = f"{done.lost} events that Flume's file channel held could not be read, and are lost"
+            self._lose("", done.lost, sentence)
+
+    def _identities(self) -> dict[Path, str]:
+        """Return the ids in the data directories. Raises FlafkaError where they differ, and OSError."""
+        found = {one: path.read_text() for one in self._directories if (path := one / ID).exists()}
+        if len(set(found.values())) > 1:
+            raise FlafkaError(
+                f"dataDirs holds files of several channels: {', '.join(map(str, found))}; leave those of one channel "
+                "there, and give the others a channel of their own"
+            )
+        return found
 
     def _identify(self) -> str:
-        """The id of the files, the same in all directories; a new one where there is none."""
-        directories = self._directories
-        found = {directory: path.read_text() for directory in directories if (path := directory / ID).exists()}
-        if len(set(found.values())) > 1:
-            raise FlafkaError(f"dataDirs holds files of several channels: {', '.join(map(str, found))}")
+        """Return the id of the files; where a directory has none, write it there. Raises as `_identities`."""
+        found = self._identities()
         id = next(iter(found.values()), uuid.uuid4().hex)
-        for directory in directories:
+        for directory in self._directories:
             if directory not in found:
                 os.close(replace(directory / ID, id.encode()))
         return id
@@ -199,7 +413,7 @@ class FileChannel(Channel[FileChannelConfig]):
         self.put_in_turn(batch, lambda: None)
 
     def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
-        """The same; its place is in the file, which puts that come together write to the disk together."""
+        """Put, and call `placed` once the entry is in the file; puts at the same time share one sync."""
         config = self.config
         self.metrics.add("EventPutAttemptCount", len(batch))
         pieces = [p for p in batch.split(min(config.transaction_capacity, config.capacity), PIECE_BYTES) if len(p)]
@@ -215,7 +429,7 @@ class FileChannel(Channel[FileChannelConfig]):
                         raise Retry(f"channel {self.name} has no room and the agent is stopping")
                     self._changed.wait(0.1)
                 self._turn += 1
-                partition = self._turn % max(1, len(self._readers))
+                partition = self._base + self._turn % max(1, len(self._readers))
                 written = self._log.append(partition, int(time.time() * 1000), len(piece), payload)
                 # Before it is stored, and can be delivered.
                 entry = self._waiting.add(partition, written.number, len(piece))
@@ -229,7 +443,7 @@ class FileChannel(Channel[FileChannelConfig]):
         except OSError as e:
             self.metrics.add("EventPutErrorCount", len(piece))
             self.metrics.set("Unhealthy", 1)
-            raise Retry(f"{e.filename or self.config.data_dirs} cannot be written: {e.strerror}") from e
+            raise Unwritable(f"{e.filename or self.config.data_dirs} cannot be written: {e.strerror}") from e
         self._show()
         self.metrics.set("Unhealthy", 0)
         self.metrics.add("EventPutSuccessCount", len(piece))
@@ -247,11 +461,11 @@ class FileChannel(Channel[FileChannelConfig]):
         return True
 
     def pressed(self) -> bool:
-        """Whether sources wait for room that what is taken has."""
+        """Return True if sources wait for room that taken events occupy."""
         return self._short and bool(self._waiting.taken)
 
     def taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
-        """So many more are taken by a reader, up to there."""
+        """Count events that a reader has taken, up to the number `end`, exclusive."""
         with self._changed:
             reader.positions[partition] = end
             self._waiting.taken += events
@@ -259,7 +473,7 @@ class FileChannel(Channel[FileChannelConfig]):
             self._changed.notify_all()
 
     def moved(self) -> None:
-        """A reader goes on elsewhere, or no more: what is taken is counted anew."""
+        """Count the taken events again, after a reader moved its cursor or left."""
         with self._changed:
             self._waiting.recount(self._next_ones())
             self._show()
@@ -283,65 +497,118 @@ class FileChannel(Channel[FileChannelConfig]):
         return reader
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
-        """The entry, where its file is still there."""
+        """Return the entry, where its file is still there."""
         config = self.config
         try:
             own = next((found.read_text() for one in self._directories if (found := one / ID).exists()), "")
-            claims = positions.read(config.checkpoints / positions.NAME, own, config.data_dirs, self.log)
-            fresh = PartitionClaim("file", self.name, own, self.name, 0, id.partition, ids=2)
-            claim, position = claims.get(id.partition, (fresh, 0))
-            return looking.find(self._directories, id, claim, position, groups) if claim.stem == id.topic else None
+            noted = positions.read(self._checkpoint, self.log)
+            there = {run for _, run, _ in files([one for one in self._directories if one.is_dir()])}
+            for run in {"", *there, *noted.runs}:
+                claim = self._claim(noted.topic_id(own, run), noted.epoch, id.partition)
+                if claim.stem == id.topic:
+                    position = 0 if run in there else id.offset + 1  # the files of that run were delivered
+                    known = noted.positions.get(id.partition, (claim, position))
+                    claim, position = known if known[0].topic_id == claim.topic_id else (claim, position)
+                    return looking.find(self._directories, run, id, claim, position, groups)
+            return None
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
+    def _claim(self, topic_id: str, epoch: int, partition: int) -> PartitionClaim:
+        return PartitionClaim("file", self.name, topic_id, self.name, epoch, partition, ids=2)
+
     def partitions(self, reader: FileReader) -> set[int]:
-        """Those that are to be this reader's. The ones that nobody has are its own from now on."""
+        """Return the partitions that are to be this reader's, and assign it those that no reader has."""
         with self._changed:
             readers = self._readers
-            known = {*range(len(readers)), *self._waiting.partitions(), *self._claims}
+            own_run = range(self._base, self._base + len(readers))
+            known = {*own_run, *self._waiting.partitions(), *self._claims}
             own = {partition for partition in known if readers[partition % len(readers)] is reader}
             reader.held |= own.difference(*(one.held for one in readers if one is not reader))
             return own
 
     def leave(self, reader: FileReader) -> None:
-        """It takes nothing any more."""
+        """Remove a reader: it takes nothing any more."""
         with self._changed:
             self._readers = [one for one in self._readers if one is not reader]
             self.moved()
 
     def committed(self, partition: int) -> tuple[PartitionClaim, int]:
-        """How far it is delivered, and the claim with which that was committed."""
-        fresh = PartitionClaim("file", self.name, self.id, self.name, 0, partition, ids=2)
+        """Return the committed offset of a partition, with the `PartitionClaim` of that commit."""
+        fresh = self._claim(self.topic_id(partition), self._noted.epoch, partition)
         return self._claims.get(partition, (fresh, 0))
+
+    def topic_id(self, partition: int) -> str:
+        """Return `PartitionClaim.topic_id` of a partition: it names the run of its entries."""
+        return self._noted.topic_id(self.id, self._runs.get(partition, self._log.run))
+
+    def is_of_this_run(self, partition: int) -> bool:
+        """Return True if no other process can have put or taken entries of this partition."""
+        return partition not in self._runs
+
+    def rename_run(self) -> None:
+        """Give the events of this run new ids, as another copy of this process has delivered under the present ones.
+
+        A virtual machine that is cloned, or set back, with its memory has two processes of one run. Raises Retry.
+        """
+        with self._committing:
+            self._noted.renamed[self._log.run] = uuid.uuid4().hex[:12]
+            for partition, (_, position) in self._claims.items():
+                if self.is_of_this_run(partition):
+                    fresh = self._claim(self.topic_id(partition), self._noted.epoch, partition)
+                    self._claims[partition] = fresh, position
+            sentence = (
+                "another copy of this process has delivered events under the ids of this channel, as when a virtual "
+                f"machine is cloned or set back while it runs: {self._waiting.events} events get new ids, and some "
+                "may be delivered twice"
+            )
+            self.log.error("%s", sentence)
+            self._losses.append(sentence)
+            self.metrics.degraded = lambda: "; ".join(self._losses[-3:])
+            self._commit(self._claims, {})
 
     def commit(self, ends: Mapping[PartitionClaim, int]) -> None:
         """Keep how far these are delivered, and delete the files that are over. Raises Retry."""
         with self._committing:
-            claims = {**self._claims, **{claim.partition: (claim, end) for claim, end in ends.items()}}
-            path = self.config.checkpoints / positions.NAME
-            try:
-                self._log.skip_to(max(ends.values(), default=0))  # a sink may have what the disk has lost
-                positions.write(path, claims)
-            except OSError as e:
-                self.metrics.add("CheckpointWriteErrorCount")
-                raise Retry(f"{e.filename or path} cannot be written: {e.strerror}") from e
-            self._claims = claims
-            with self._changed:
-                next_ones = self._next_ones()
-                for claim, end in ends.items():
-                    over = self._waiting.delivered(claim.partition, end, next_ones)
-                    self.metrics.add("EventTakeSuccessCount", over)
-                self._show()
-                self._changed.notify_all()
-                oldest = self._waiting.oldest(self._log.stored)
+            for claim, end in ends.items():
+                known = self._ends.get(self._runs.get(claim.partition, ""), end)
+                if end > known and not self.is_of_this_run(claim.partition):
+                    self.complain(
+                        f"set back {claim.topic_id}",
+                        "a sink has delivered entries of %s up to %d, and the files end at %d: their disk was set "
+                        "back, or has lost the rest; what was stored there and not delivered is gone",
+                        *(claim.stem, end, known),
+                    )
+            self._commit(
+                {**self._claims, **{claim.partition: (claim, end) for claim, end in ends.items()}},
+                {claim.partition: end for claim, end in ends.items()},
+            )
+
+    def _commit(self, claims: dict[int, tuple[PartitionClaim, int]], ends: Mapping[int, int]) -> None:
+        with self._changed:
+            oldest = self._waiting.oldest(self._log.stored, ends)
+        try:
+            self._save(claims, oldest)
+        except OSError as e:
+            self.metrics.add("CheckpointWriteErrorCount")
+            raise Retry(f"{e.filename or self._checkpoint} cannot be written: {e.strerror}") from e
+        self._claims = claims
+        with self._changed:
+            next_ones = self._next_ones()
+            for partition, end in ends.items():
+                over = self._waiting.delivered(partition, end, next_ones)
+                self.metrics.add("EventTakeSuccessCount", over)
+            self._show()
+            self._changed.notify_all()
+        try:
             self._log.drop(oldest)
+        except OSError as e:  # the next commit tries it again
+            self.complain("drop", "%s cannot be deleted: %s", e.filename, e.strerror)
 
     def lost(self, path: Path, first: int, end: int) -> None:
-        """These entries are damaged."""
+        """Count the entries from `first` to `end`, exclusive, as lost."""
         with self._changed:
             events = self._waiting.lost(first, end, self._next_ones())
-            self.metrics.add("EventLostCount", events)
             self._show()
         if events:
-            self.log.error("%s is damaged: %d events that were stored in it are lost", path, events)
-            self.metrics.degraded = f"{path} was damaged: events were lost".__str__
+            self._lose(str(path), events, f"{path} is damaged: {events} events that were stored in it are lost")

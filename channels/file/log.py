@@ -1,16 +1,20 @@
-"""A log on the local disk: numbered entries in segment files, on the disk before they count as stored.
+"""A log on the local disk: numbered entries in segment files, synced before they count as stored.
 
-An entry is a header and its payload; the header's checksum covers both. Entries are numbered without gaps, over all
-segments. Only the end of the newest segment can be torn, by a crash: it is cut off when the log is opened, and said.
-What is damaged elsewhere is passed over when it is read: the gap in the numbers tells how much is lost.
+An entry is a header and its payload; the header's checksum covers both. Numbers grow over all segments, without gaps
+within a run. A run is the time between two opens of the log. Each run has a random id, and the names of its segments
+carry it. A disk that was copied or set back therefore never gives an id of a past event to a new one.
 
-Where entries are small, zeros are written ahead of them: a file system that has nothing but an entry to write, no new
-size or place to note, has it on the disk in about half the time. Zeros are no entry, wherever a crash leaves them.
+Only the end of the newest segment can be torn, by a crash. The next open moves that end into a file of its own.
+Readers skip damage elsewhere, and the gap in the numbers shows how many entries are lost.
+
+Zeros are written ahead of small entries. A file system that has only an entry to write, no new size and no new block,
+needs about half the time for a sync. Zeros are no entry, wherever a crash leaves them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import struct
@@ -21,27 +25,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plugins import FlafkaError
-from plugins.shared.disk import replace, sync_directory
+from plugins.shared.disk import sync_directory
 
 _HEADER = struct.Struct("<4sIIHIQq")
 """Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""
 _MAGIC = b"FLE1"
 _COVERED = len(_MAGIC) + 4
-_NAME = re.compile(r"flafka-(\d{20})\.log")
+_NAME = re.compile(r"flafka-(\d{20})(?:-([0-9a-f]{12}))?\.log")
+"""First number and run. Segments of versions up to 0.2 have no run."""
+DAMAGED = ".damaged"
+"""Suffix of files that nothing reads any more, kept for an operator."""
 _SCAN_BYTES = 1 << 20
 AHEAD = 1 << 20
-"""So many bytes of zeros are written at once."""
+"""Bytes of zeros that are written at once."""
 _SMALL = AHEAD // 16
 """Bytes of an entry at most for which they are: with larger ones, more is written than is saved."""
-RESERVED = 1 << 20
-"""So many numbers are reserved at once where entries do not wait for the disk."""
-
-_DAMAGED = "delete it, and new events may get the ids of some that a loss of power took away"
 
 
 class Entry(NamedTuple):
-    """What was appended at once."""
+    """Events that were appended at once."""
 
     number: int
     partition: int
@@ -62,22 +64,24 @@ class Written(NamedTuple):
 
     number: int
     failures: int
-    """How often the disk had failed before: with each failure, what was not on it is taken back."""
+    """Failures of the disk before. With each failure, entries that were not synced are taken back."""
 
 
 class Segment:
-    """One file of the log. It stays open while anyone reads it, also when it is deleted."""
+    """One file of the log. The file stays open while anyone reads it, also after its deletion."""
 
-    def __init__(self, path: Path, first: int) -> None:
-        self.path, self.first = path, first
+    def __init__(self, path: Path, first: int, run: str = "") -> None:
+        self.path, self.first, self.run = path, first, run
+        self.damaged = False
+        """True if entries in it are lost. Such a file is kept when its other entries are delivered."""
         self.descriptor = os.open(path, os.O_RDWR)
         weakref.finalize(self, os.close, self.descriptor)
         self.size = os.fstat(self.descriptor).st_size
-        """Bytes of entries. Who writes them has zeros behind, up to `filled`."""
+        """Bytes of entries. The writer has zeros behind them, up to `filled`."""
         self.filled = self.size
 
     def header(self, at: int) -> Entry | None:
-        """What the header at that byte says, unchecked; None where there is none."""
+        """Return the entry whose header is at that byte, unchecked; None if no header is there."""
         header = os.pread(self.descriptor, _HEADER.size, at)
         if len(header) < _HEADER.size or not header.startswith(_MAGIC):
             return None
@@ -85,7 +89,7 @@ class Segment:
         return Entry(number, partition, arrival, events, size)
 
     def read(self, at: int) -> tuple[Entry, memoryview] | None:
-        """The entry at that byte, and its payload; None where they are not as they were written."""
+        """Return the entry at that byte and its payload; None if they are not as they were written."""
         entry = self.header(at)
         if entry is None or at + entry.length > self.size:
             return None
@@ -94,7 +98,7 @@ class Segment:
         return (entry, whole[_HEADER.size :]) if zlib.crc32(whole[_COVERED:]) == checksum else None
 
     def next_whole(self, at: int) -> int | None:
-        """The first byte from `at` on where a whole entry begins; None where none does."""
+        """Return the first byte from `at` on at which a whole entry begins; None if none does."""
         while at < self.size:
             if self.read(at) is not None:
                 return at
@@ -103,7 +107,7 @@ class Segment:
         return None
 
     def written_behind(self, at: int) -> int:
-        """How many bytes from there on anyone has written into, zeros ahead of entries aside."""
+        """Return the number of bytes from there to the last one that is not zero."""
         last = at
         for begin in range(at, self.size, _SCAN_BYTES):
             if found := os.pread(self.descriptor, _SCAN_BYTES, begin).rstrip(b"\0"):
@@ -126,71 +130,105 @@ class Segment:
 
 
 class Place:
-    """How far a reader has come. Used by one thread."""
+    """Cursor of one reader. Used by one thread."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment, self.at, self.number = segment, 0, segment.first
-        """`number` is that of the entry which has to come next."""
+        """`number` is the number of the next entry."""
 
 
 class Log:
     """Appended to by many threads, and read by as many."""
 
-    def __init__(self, directories: Sequence[Path], segment_bytes: int, *, numbers: Path | None = None) -> None:
-        """In these directories, by turns.
+    def __init__(
+        self, directories: Sequence[Path], segment_bytes: int, run: str = "", *, synced: bool = True
+    ) -> None:
+        """Keep segments in these directories, by turns; `run` is the id of this run.
 
-        With `numbers` an entry counts as stored once it is written, and a loss of power may take it away. That file
-        is on the disk before any entry has a number as large as the one that it holds, and the log goes on from there
-        when it is opened, so that no number is given twice.
+        Without `synced` an entry counts as stored once it is written, and a loss of power may take it away.
         """
-        self._numbers, self._reserved = numbers, 0
-        self.directories, self.segment_bytes = directories, segment_bytes
+        self.directories, self.segment_bytes, self.run, self._synced = directories, segment_bytes, run, synced
         self.segments: list[Segment] = []
         self.stored = 0
         """Entries of a smaller number are on the disk."""
         self._next = 0
         self._stored_bytes = 0
-        """How much of the newest segment is on the disk."""
+        """Bytes of the newest segment that are on the disk."""
         self._failures = 0
         self._syncing = False
         self._changed = threading.Condition(threading.Lock())
+        self.empty: list[Path] = []
+        """Files of earlier runs without entries."""
+        self._ended = False
+
+    @property
+    def end(self) -> int:
+        """Number of the next entry."""
+        return self._next
 
     # --- life
 
     def open(self) -> Iterator[str]:
-        """Find the segments, and cut off what a crash has left of the last entry: a sentence about that. Raises
-        OSError, and FlafkaError where the file of `numbers` is damaged."""
-        self.segments = [Segment(path, first) for first, path in files(self.directories)]
-        if self.segments:
-            yield from self._cut(self.segments[-1])
-        else:
-            self._begin_segment(0)
-        if self._numbers is not None and self._numbers.exists():
-            if not (text := self._numbers.read_bytes()).isdigit():
-                raise FlafkaError(f"{self._numbers} is damaged: {_DAMAGED}")
-            self.skip_to(int(text))
+        """Find the segments, and set aside the torn end of the newest one: yield a sentence about that.
+
+        Raises OSError. `begin_run` has to come next.
+        """
+        self.segments = [Segment(path, first, run) for first, run, path in files(self.directories)]
+        for segment in self.segments:
+            if segment.first == self.segments[-1].first:  # a run that was killed at once leaves one without entries
+                yield from self._cut(segment)
+        self.empty = [segment.path for segment in self.segments if not segment.size]
+        self.segments = [segment for segment in self.segments if segment.size]
 
     def _cut(self, newest: Segment) -> Iterator[str]:
-        """Cut off what is no whole entry at the end of the newest segment; go on behind those that are."""
+        """Let a newest segment end behind its last whole entry, and continue the numbers from there."""
         number, end = newest.first, 0
         at = newest.next_whole(0)
         while at is not None and (found := newest.header(at)) is not None:
             number, end = found.number + 1, at + found.length
             at = newest.next_whole(end)
         if torn := newest.written_behind(end):
-            whose = "that nobody was told is stored" if self._numbers is None else "of which the disk has only a part"
-            yield f"{newest.path} ends in {torn} bytes of a put {whose}: cut off"
+            kept = _set_aside(newest, end, torn)
+            yield (
+                f"{newest.path} ends in {torn} bytes that are no whole put, as a kill or a loss of power leaves of a "
+                f"put that no source was told is stored; {kept}"
+            )
         if end < newest.size:
             newest.size = end
             newest.cut()
         os.fdatasync(newest.descriptor)  # who wrote it may have been killed before
-        self._next = self.stored = number
-        self._stored_bytes = end
+        self._next = self.stored = max(self._next, number)
 
-    def close(self) -> None:
-        """Close the files."""
+    def begin_run(self, number: int) -> None:
+        """Begin the first segment of this run, with entry `number`, or a later one. Raises OSError."""
+        with self._changed:
+            self._next = self.stored = max(number, self._next)
+            self._begin_segment(self._next)
+
+    def remove_empty(self) -> None:
+        """Delete the files `empty`. Raises OSError."""
+        while self.empty:
+            self.empty.pop().unlink(missing_ok=True)
+
+    def end_run(self) -> None:
+        """Take no more entries, and return when all are on the disk. Raises OSError."""
+        with self._changed:
+            while self._syncing:
+                self._changed.wait()
+            for segment in self.segments:
+                if segment.run == self.run:
+                    os.fdatasync(segment.descriptor)
+            self._end_segment()
+            self.stored = self._next
+            self._ended = True
+
+    def close(self, *, clean: bool = False) -> None:
+        """Close the files; after a `clean` end of the run, without a segment that has no entries."""
         with self._changed:
             self._end_segment()
+            self._ended = True
+            if clean and self.segments and not self.segments[-1].size:
+                self.segments[-1].path.unlink(missing_ok=True)
             self.segments = []
 
     def _end_segment(self) -> None:
@@ -201,23 +239,15 @@ class Log:
 
     def _begin_segment(self, number: int) -> None:
         directory = self.directories[len(self.segments) % len(self.directories)]
-        path = directory / f"flafka-{number:020d}.log"
+        path = directory / f"flafka-{number:020d}-{self.run}.log"
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o640))
         sync_directory(directory)
         self._end_segment()
-        self.segments.append(Segment(path, number))
+        self.segments.append(Segment(path, number, self.run))
         self._stored_bytes = 0
 
-    def skip_to(self, number: int) -> None:
-        """Give the entries that come next this number, and larger ones. Raises OSError."""
-        with self._changed:
-            if number > self._next:
-                self._sync_now()
-                self._begin_segment(number)
-                self._next = self.stored = number
-
     def begin(self) -> int:
-        """Let what comes next begin a segment; its number. Raises OSError."""
+        """Begin a segment with the next entry, and return the number of that entry. Raises OSError."""
         with self._changed:
             if self.segments[-1].size:
                 self._sync_now()
@@ -229,9 +259,8 @@ class Log:
     def append(self, partition: int, arrival: int, events: int, payload: Any) -> Written:
         """Write an entry; it is stored once `sync` has returned. Raises OSError."""
         with self._changed:
-            if self._numbers is not None and self._next >= self._reserved:
-                os.close(replace(self._numbers, b"%d" % (self._next + RESERVED)))
-                self._reserved = self._next + RESERVED
+            if self._ended:
+                raise OSError(errno.ESHUTDOWN, "the channel is closed")
             while (segment := self.segments[-1]).size and segment.size + len(payload) > self.segment_bytes:
                 self._sync_now()
                 if segment is self.segments[-1]:
@@ -239,7 +268,7 @@ class Log:
             header = _HEADER.pack(_MAGIC, 0, len(payload), partition, events, self._next, arrival)
             checksum = zlib.crc32(payload, zlib.crc32(header[_COVERED:]))
             pieces = [_MAGIC + struct.pack("<I", checksum) + header[_COVERED:], payload]
-            if self._numbers is None:
+            if self._synced:
                 segment.fill(len(header) + len(payload), self.segment_bytes)
             try:
                 _write(segment.descriptor, pieces, segment.size)
@@ -249,7 +278,7 @@ class Log:
                 raise
             segment.size += _HEADER.size + len(payload)
             self._next += 1
-            if self._numbers is not None:
+            if not self._synced:
                 self.stored, self._stored_bytes = self._next, segment.size
                 self._changed.notify_all()
             return Written(self._next - 1, self._failures)
@@ -285,8 +314,10 @@ class Log:
                     self.stored, self._stored_bytes = max(self.stored, end), max(self._stored_bytes, size)
 
     def sync_from(self, number: int) -> None:
-        """Return when all segments that begin there or behind it are on the disk, also where entries do not wait for
-        it. Raises OSError. For the one that opens the log."""
+        """Return when all segments that begin there or behind it are on the disk, also without `synced`.
+
+        Raises OSError. For the thread that opens the log.
+        """
         for segment in self.segments:
             if segment.first >= number:
                 os.fdatasync(segment.descriptor)
@@ -354,37 +385,69 @@ class Log:
         with self._changed:
             self._changed.wait_for(lambda: self.stored > place.number, timeout)
 
-    def entries(self) -> Iterator[Entry]:
-        """The headers of all entries, from the oldest on, without their payloads. For the one that opens the log."""
+    def entries(self) -> Iterator[tuple[Segment, Entry]]:
+        """Yield headers of all entries, from the oldest on, with their segments. For the thread that opens the log.
+
+        A payload is not checked. A header is, where its number is not the next one.
+        """
         for segment in self.segments:
             at: int | None = 0
+            expected = segment.first
             while at is not None and at < segment.size:
-                if (entry := segment.header(at)) is None:
-                    at = segment.next_whole(at)
+                entry = segment.header(at)
+                if entry is None or (entry.number != expected and segment.read(at) is None):
+                    at = segment.next_whole(at + 1)
                     continue
-                yield entry
+                yield segment, entry
                 at += entry.length
+                expected = entry.number + 1
+
+    def needed(self, number: int) -> list[Segment]:
+        """Segments that `drop(number)` would leave."""
+        with self._changed:
+            first = max((at for at, one in enumerate(self.segments) if one.first <= number), default=0)
+            return self.segments[first:]
 
     def drop(self, number: int) -> None:
-        """Delete the segments whose entries all have a smaller number."""
+        """Delete the segments whose entries all have a smaller number; rename the damaged ones. Raises OSError."""
         with self._changed:
             while len(self.segments) > 1 and self.segments[1].first <= number:
-                self.segments.pop(0).path.unlink(missing_ok=True)
+                path = self.segments[0].path
+                if self.segments[0].damaged:
+                    path.replace(path.with_name(path.name + DAMAGED))
+                else:
+                    path.unlink(missing_ok=True)
+                self.segments.pop(0)
+
+
+def _set_aside(segment: Segment, begin: int, count: int) -> str:
+    """Copy these bytes into a file of their own; return a clause that says where they are."""
+    path = segment.path.with_name(f"{segment.path.name}.{begin}{DAMAGED}")
+    try:
+        with path.open("wb") as file:
+            for at in range(begin, begin + count, _SCAN_BYTES):
+                file.write(os.pread(segment.descriptor, min(_SCAN_BYTES, begin + count - at), at))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)
+    except OSError as e:  # a full disk must not keep sinks from making room on it
+        return f"they are cut off, and could not be kept in {path}: {e.strerror}"
+    return f"they are in {path} now"
 
 
 def drop_from(directories: Sequence[Path], number: int) -> None:
     """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises OSError."""
-    for first, path in files(directories):
+    for first, _, path in files(directories):
         if first >= number:
             path.unlink()
     for directory in directories:
         sync_directory(directory)
 
 
-def files(directories: Sequence[Path]) -> list[tuple[int, Path]]:
-    """All segments, in order, with their first entries."""
+def files(directories: Sequence[Path]) -> list[tuple[int, str, Path]]:
+    """Return first number, run and path of each segment, in the order of their entries. Raises OSError."""
     found = (path for directory in directories for path in directory.iterdir())
-    return sorted((int(match[1]), path) for path in found if (match := _NAME.fullmatch(path.name)))
+    return sorted((int(match[1]), match[2] or "", path) for path in found if (match := _NAME.fullmatch(path.name)))
 
 
 def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:

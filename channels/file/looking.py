@@ -1,4 +1,4 @@
-"""Looks for one event in the files of a channel, whether its agent runs or not."""
+"""Lookup of one event in the files of a channel, beside the agent or without it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from plugins import Batch, EventId, Origin, PartitionClaim, Record, Taken, Undec
 
 
 def find(
-    directories: Sequence[Path], id: EventId, claim: PartitionClaim, position: int, groups: Collection[str | None]
+    directories: Sequence[Path],
+    run: str,
+    id: EventId,
+    claim: PartitionClaim,
+    position: int,
+    groups: Collection[str | None],
 ) -> Whereabouts:
-    """See `Channel.find`: of the channel with that claim, which is delivered up to `position`. Raises OSError."""
-    path, taken = _read(directories, id, claim)
+    """Return the location of an event of that run; the run is delivered up to `position`. Raises OSError."""
+    path, taken = _read(directories, run, id, claim)
     place: dict[str, str | int] = {"file": str(path) if path is not None else "", "entry": id.offset}
     if taken is not None:
         events = len(taken.batch)
@@ -25,9 +30,11 @@ def find(
     return Whereabouts(place, taken, missing, dict.fromkeys(groups or [None], (claim, position)))
 
 
-def _read(directories: Sequence[Path], id: EventId, claim: PartitionClaim) -> tuple[Path | None, Taken | None]:
-    for first, path in reversed(files(directories)):
-        if first > id.offset:
+def _read(
+    directories: Sequence[Path], run: str, id: EventId, claim: PartitionClaim
+) -> tuple[Path | None, Taken | None]:
+    for first, of_run, path in reversed(files([one for one in directories if one.is_dir()])):
+        if first > id.offset or of_run != run:
             continue
         segment = Segment(path, first)
         at: int | None = 0

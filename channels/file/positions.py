@@ -1,54 +1,143 @@
-"""How far the sinks of a file channel are: one small file, replaced as a whole."""
+"""The checkpoint of a file channel: committed offsets of its sinks, and the segments that it needs.
+
+One small file in checkpointDir has it, and is replaced as a whole.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
+import shlex
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from plugins import PartitionClaim
 from plugins.shared.disk import replace
+from plugins.shared.offsets import next_epoch
 
 NAME = "flafka.positions"
+RUNS = 100
+"""Runs that are remembered after their segments were deleted, for `agent trace`."""
 
 Positions = Mapping[int, tuple[PartitionClaim, int]]
-"""By partition: how far it is delivered, and the claim with which that was committed."""
+"""By partition: the committed offset, with the `PartitionClaim` of that commit."""
 
 
-def read(path: Path, id: str, data_dirs: str, log: logging.Logger) -> Positions:
-    """Those of the files with that id. What is damaged, or about other files, counts as none, and is told."""
-    if not path.exists():
-        return {}
-    lines = _unsealed(path.read_bytes())
-    if lines is None:
+@dataclass
+class Checkpoint:
+    """Content of the file. A directory of version 0.2 or older has positions alone."""
+
+    positions: dict[int, tuple[PartitionClaim, int]] = field(default_factory=dict)
+    files: dict[str, int | None] = field(default_factory=dict)
+    """By path: segments that were needed when this was written. After a clean stop, with their undelivered events."""
+    next: int = 0
+    """Number of the next entry after a clean stop; 0 while the channel is open, or was killed."""
+    accepted: dict[str, int | None] = field(default_factory=dict)
+    """As `files`: missing segments whose loss an operator has accepted by `agent group reset`."""
+    runs: list[str] = field(default_factory=list)
+    """Ids of the latest runs, the oldest first."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """By run: the id that its events have instead, since another copy of the process has used the first one."""
+    epoch: int = 0
+    """Epoch of partitions that have no committed offset: the latest `agent group reset`."""
+    inode: int = 0
+    """Inode of the file `flafka.channel` in the first data directory. A copy of the directory has another one."""
+    written: bool = False
+    """True if a file of today's format was read."""
+
+    def topic_id(self, channel: str, run: str) -> str:
+        """Return `PartitionClaim.topic_id` of a run's events, given the id of the channel."""
+        return f"{channel}.{self.renamed.get(run, run)}" if run else channel
+
+    def missing(self, present: Collection[str]) -> dict[str, int | None]:
+        """Return those of `files` that have undelivered events and whose name is not among those present."""
+        return {path: events for path, events in self.files.items() if events != 0 and Path(path).name not in present}
+
+
+def refusal(missing: Mapping[str, int | None], name: str, checkpoints: Path, directories: Sequence[Path]) -> str:
+    """Return why the channel of that name cannot be opened without these segments, and the two ways out."""
+    here = {directory.absolute() for directory in directories}
+    several = len(missing) > 1
+    known = [events for events in missing.values() if events is not None]
+    held = f"{sum(known):,} events" if len(known) == len(missing) else "events"
+    shown = [path if Path(path).parent in here else Path(path).name for path in missing]
+    paths = ", ".join(shown[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    be, it = ("are", "them") if several else ("is", "it")
+    return (
+        f"{paths} {be} missing, with {held} that were stored and not delivered: bring {it} back, as by mounting the "
+        f"disk of dataDirs; to accept the loss: {command(name, checkpoints, directories)}"
+    )
+
+
+def command(name: str, checkpoints: Path, directories: Sequence[Path]) -> str:
+    """Return the command that resolves a refusal of that channel."""
+    data_dirs = ",".join(str(directory.absolute()) for directory in directories)
+    return (
+        f"agent group reset {shlex.quote(name)} --checkpoint-dir {shlex.quote(str(checkpoints.absolute()))} "
+        f"--data-dirs {shlex.quote(data_dirs)}"
+    )
+
+
+def read(path: Path, log: logging.Logger) -> Checkpoint:
+    """Return the checkpoint; an empty one if there is no file, or a damaged one, which is logged. Raises OSError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Checkpoint()
+    found = _unsealed(content)
+    if found is None:
         log.error("%s is damaged: all that the files of events still hold is delivered again", path)
-        return {}
+        return Checkpoint()
+    if isinstance(found, list):
+        return Checkpoint(_positions(found))
+    return Checkpoint(_positions(found.pop("positions")), **found, written=True)
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    """Return when the checkpoint is on the disk. Raises OSError."""
+    content = {
+        one.name: getattr(checkpoint, one.name) for one in dataclasses.fields(checkpoint) if one.name != "written"
+    }
+    content["positions"] = [{**claim._asdict(), "position": end} for claim, end in checkpoint.positions.values()]
+    os.close(replace(path, _sealed(content)))
+
+
+def reset(path: Path, found: Checkpoint, missing: Mapping[str, int | None], *, earliest: bool) -> None:
+    """Write the checkpoint with a new epoch for every partition, and without the missing segments. Raises OSError.
+
+    A partition leaves the commit log that its sink kept: the sink begins a new one where its configuration says. With
+    `earliest`, all that the files hold is delivered again.
+    """
+    found.accepted |= missing
+    found.files = {noted: events for noted, events in found.files.items() if noted not in missing}
+    found.epoch = next_epoch(max([found.epoch, *(claim.epoch for claim, _ in found.positions.values())]))
+    found.positions = {
+        partition: (claim._replace(epoch=found.epoch, record=""), 0 if earliest else position)
+        for partition, (claim, position) in found.positions.items()
+    }
+    write(path, found)
+
+
+def _positions(lines: list[dict[str, Any]]) -> dict[int, tuple[PartitionClaim, int]]:
     found = {}
     for line in lines:
         position = line.pop("position")
         claim = PartitionClaim(**line)
-        if claim.topic_id == id:
-            found[claim.partition] = (claim, position)
-    if lines and not found:
-        log.warning("%s is about other files than those in %s: ignored", path, data_dirs)
+        found[claim.partition] = claim, position
     return found
 
 
-def write(path: Path, positions: Positions) -> None:
-    """Return when they are on the disk. Raises OSError."""
-    os.close(replace(path, _sealed([{**claim._asdict(), "position": end} for claim, end in positions.values()])))
-
-
-def _sealed(lines: list[dict[str, Any]]) -> bytes:
-    text = json.dumps(lines).encode()
+def _sealed(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _unsealed(content: bytes) -> list[dict[str, Any]] | None:
-    """None where it is not what was written."""
+def _unsealed(content: bytes) -> Any:
+    """Return the decoded content; None if the checksum does not fit."""
     checksum, _, text = content.rstrip(b"\n").partition(b" ")
     return json.loads(text) if checksum == b"%08x" % zlib.crc32(text) else None

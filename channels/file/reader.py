@@ -1,4 +1,4 @@
-"""How a sink takes what the file channel holds."""
+"""The reader of a file channel: hands its entries to a sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from channels.file.log import Entry, Log
-from plugins import Batch, EventId, Origin, PartitionClaim, Reader, RebalanceListener, Record, Taken, Undecodable
+from plugins import (
+    Batch,
+    EventId,
+    Origin,
+    PartitionClaim,
+    Reader,
+    RebalanceListener,
+    Record,
+    Retry,
+    Taken,
+    Undecodable,
+)
 
 if TYPE_CHECKING:
     from channels.file.channel import FileChannel
@@ -27,12 +38,16 @@ class FileReader(Reader):
         """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
         self._channel, self._log, self._owner = channel, log, owner
         self._claims: dict[int, PartitionClaim] = {}
+        self._bounds: dict[int, list[int]] = {}
+        """By partition: where batches that were taken begin and end, from the committed offset on."""
         self._place = log.place(0)
         self._pushed: tuple[Entry, memoryview] | None = None
         """Read already, and to be taken next."""
 
     def take(self, timeout: float) -> Taken | None:
-        """See `Reader`."""
+        """Return the next entries of one partition; see `Reader`. Raises Retry if events have got new ids."""
+        if any(claim.topic_id != self._channel.topic_id(partition) for partition, claim in self._claims.items()):
+            raise Retry("events of the channel have got new ids: beginning again")
         self._rebalance()
         gathered: list[tuple[Entry, memoryview]] = []
         events = size = 0
@@ -78,6 +93,7 @@ class FileReader(Reader):
                 continue
             origin = Origin.of_record(claim.topic, partition, entry.number, entry.arrival, len(batch), claim.stem)
             parts.append(Batch(batch.records, origin))
+        self._bounds.setdefault(partition, []).extend((start, end))
         self._channel.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
         if not parts:
             parts.append(Batch.of([], Origin.of_records(claim.topic, partition, [], [], claim.stem)))
@@ -96,28 +112,47 @@ class FileReader(Reader):
             committed = dict(map(self._channel.committed, new))
             answer = self._owner.assigned({claim: position or None for claim, position in committed.items()})
             starts = {claim: position or 0 for claim, position in answer.items()}
+            if any(self._is_foreign(claim.partition, end, end > self._log.end) for claim, end in starts.items()):
+                self._rename_run()
             self._channel.commit(starts)
             self._claims.update({claim.partition: claim for claim in starts})
             self.rewind({claim.partition: position for claim, position in starts.items()})
 
     def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """See `Reader`."""
+        """Commit offsets; see `Reader`. Raises Retry if events have got new ids meanwhile."""
         own = {claim: end for claim, end in positions.items() if claim.partition in self.positions}
+        if any(claim.topic_id != self._channel.topic_id(claim.partition) for claim in own):
+            raise Retry("events of the channel have got new ids: beginning again")
         self._claims.update({claim.partition: claim for claim in own})
         self._channel.commit(own)
+        for claim, end in own.items():
+            self._bounds[claim.partition] = [at for at in self._bounds.get(claim.partition, ()) if at >= end]
 
     def rewind(self, positions: Mapping[int, int]) -> None:
-        """See `Reader`."""
+        """Move the cursor; see `Reader`. Raises Retry if another copy of this process has moved the commit log."""
+        for partition, position in positions.items():
+            # A commit log ends where something that was taken ends; else another process has committed to it.
+            expected = {self._channel.committed(partition)[1], *self._bounds.get(partition, [position])}
+            if self._is_foreign(partition, position, position not in expected):
+                self._rename_run()
         self.positions.update(positions)
         self._pushed = None
         self._place = self._log.place(min(self.positions.values(), default=0))
         self._channel.moved()
 
+    def _is_foreign(self, partition: int, position: int, unexpected: bool) -> bool:
+        return unexpected and self._channel.is_of_this_run(partition) and position > 0
+
+    def _rename_run(self) -> None:
+        """Raises Retry: the sink has to begin again, with other claims."""
+        self._channel.rename_run()
+        raise Retry("events of the channel have got new ids: beginning again")
+
     def pressed(self) -> bool:
-        """See `Reader`."""
+        """Return True if taken events occupy room that sources wait for."""
         return self._channel.pressed()
 
     def close(self) -> None:
-        """See `Reader`."""
+        """Leave the channel; commits nothing."""
         self._channel.leave(self)
         self.positions.clear()

@@ -1,12 +1,12 @@
-"""Which entries of a file channel are not delivered yet, and how many of their events are taken."""
+"""Undelivered entries of a file channel, and the events of them that sinks have taken."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 Entry = tuple[int, int]
-"""Its number in the log, and its events."""
+"""Number in the log, and number of events."""
 
 
 class Waiting:
@@ -18,9 +18,9 @@ class Waiting:
     def __init__(self) -> None:
         self._entries: dict[int, deque[Entry]] = {}
         self.events = 0
-        """How many they hold, those of puts under way included."""
+        """Events that they hold, with puts that are not on the disk yet."""
         self.taken = 0
-        """How many of these are taken."""
+        """Events of these that are taken."""
 
     @property
     def untaken(self) -> int:
@@ -28,7 +28,7 @@ class Waiting:
         return self.events - self.taken
 
     def partitions(self) -> Collection[int]:
-        """Those that had entries since this was made."""
+        """Partitions that had entries since this was made."""
         return self._entries.keys()
 
     def add(self, partition: int, number: int, events: int) -> Entry:
@@ -44,7 +44,7 @@ class Waiting:
         self.events -= entry[1]
 
     def recount(self, next_ones: Mapping[int, int]) -> None:
-        """Count anew what is taken: a reader goes on elsewhere."""
+        """Count the taken events again, after a reader moved its cursor."""
         self.taken = sum(
             events
             for partition, entries in self._entries.items()
@@ -53,11 +53,11 @@ class Waiting:
         )
 
     def delivered(self, partition: int, end: int, next_ones: Mapping[int, int]) -> int:
-        """Forget those of a partition before `end`. The events that they held."""
+        """Remove entries of a partition before `end`; return the number of their events."""
         return self._over(partition, self._entries.get(partition, deque()), end, next_ones)
 
     def lost(self, first: int, end: int, next_ones: Mapping[int, int]) -> int:
-        """Forget those of all partitions from `first` up to, not including, `end`. The events that they held."""
+        """Remove entries of all partitions from `first` to `end`, exclusive; return the number of their events."""
         events = 0
         for partition, entries in self._entries.items():
             gone = deque(one for one in entries if first <= one[0] < end)
@@ -65,9 +65,18 @@ class Waiting:
             events += self._over(partition, gone, end, next_ones)
         return events
 
-    def oldest(self, otherwise: int) -> int:
-        """The number of the oldest one; `otherwise` where there is none."""
-        return min((entries[0][0] for entries in self._entries.values() if entries), default=otherwise)
+    def oldest(self, otherwise: int, ends: Mapping[int, int]) -> int:
+        """Return the smallest number, once `ends` of partitions are delivered; `otherwise` if none is left."""
+        oldest = [
+            next((number for number, _ in entries if number >= ends.get(partition, 0)), otherwise)
+            for partition, entries in self._entries.items()
+        ]
+        return min(oldest, default=otherwise)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield all entries, partition by partition."""
+        for entries in self._entries.values():
+            yield from entries
 
     def _over(self, partition: int, entries: deque[Entry], end: int, next_ones: Mapping[int, int]) -> int:
         over, next_one = 0, next_ones.get(partition, 0)

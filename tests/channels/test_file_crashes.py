@@ -117,15 +117,19 @@ class Model(RuleBasedStateMachine):
     @rule()
     def rewind(self) -> None:
         assert self.owner.reader is not None
-        self.owner.reader.rewind({0: self.owner.got[0].start})
+        starts: dict[int, int] = {}
+        for taken in self.owner.got:
+            starts.setdefault(taken.partition, taken.start)
+        self.owner.reader.rewind(starts)
         self.owner.got.clear()
         self.taken = 0
 
     @rule(torn=st.binary(max_size=100))
     def crash(self, torn: bytes) -> None:
         self.files.close()
-        with segments(self.directory)[-1].open("ab") as file:
-            file.write(torn)
+        for path in segments(self.directory)[-1:]:
+            with path.open("ab") as file:
+                file.write(torn)
         self.files = opened(self.directory)
         self.owner = consumer(self.files)
         self.taken = 0

@@ -4,7 +4,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from plugins import PartitionClaim
+import pytest
+
+from plugins import PartitionClaim, Retry
 from tests.channels.file_running import Owner, consumer, events, opened
 
 
@@ -85,13 +87,45 @@ def test_a_sinks_own_record_moves_the_position_and_is_kept_with_it(tmp_path: Pat
     files.close()
 
 
-def test_a_sinks_own_record_is_ahead_of_what_the_disk_has_kept(tmp_path: Path) -> None:
+def test_a_sinks_commit_log_is_ahead_of_what_the_disk_has_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = opened(tmp_path)
     files.put(events(0))
+    files.close()
+    files = opened(tmp_path)
     owner = consumer(files)
     owner.answer = {0: 3}
     assert owner.take_all() == []
-    files.put(events(3))
-    assert owner.take_all() == [b"3"]
-    assert owner.got[0].start == 3
+    assert "up to 3, and the files end at 1: their disk was set back" in caplog.text
+    files.put(events(1))
+    files.put(events(2))
+    assert owner.take_all() == [b"1", b"2"], "it was put after the disk was set back"
+    files.close()
+
+
+def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(0))
+    files.put(events(1))
+    owner = consumer(files)
+    assert owner.reader is not None
+    assert owner.take_all() == [b"0", b"1"]
+    ids = {*owner.got[0].batch.ids()}
+    owner.answer = {0: 7}
+    with pytest.raises(Retry, match="new ids"):
+        owner.reader.rewind({0: 7})  # as after Conflict: the clone has delivered entries that this process never had
+    with pytest.raises(Retry, match="new ids"):
+        owner.reader.take(0)
+    owner.reader.close()
+    owner = consumer(files)
+    assert owner.take_all() == [b"0", b"1"]
+    assert not ids & {*owner.got[0].batch.ids()}
+    assert "virtual machine" in files.metrics.degraded()
+    ids = {*owner.got[0].batch.ids()}
+    files.close()
+    files = opened(tmp_path)
+    owner = consumer(files)
+    assert owner.take_all() == [b"0", b"1"]
+    assert {*owner.got[0].batch.ids()} == ids
     files.close()

@@ -184,7 +184,8 @@ class Forwarder:
     def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
         """All of it is this reader's. Its id, which nobody else knows, makes a header that no sender can name."""
         self._claims |= {claim.partition: claim for claim in committed}
-        self._column = f"flafka.{next(iter(committed)).topic_id}"
+        # Up to the dot it is the channel's id; behind it is the run, and what an earlier run has stored comes, too.
+        self._column = f"flafka.{next(iter(committed)).topic_id.partition('.')[0]}"
         return committed
 
     def revoked(self, partitions: Collection[int]) -> None:

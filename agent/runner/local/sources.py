@@ -21,7 +21,7 @@ from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.runner.taps import Taps
 from agent.topology import SourceSpec
-from plugins import Batch, Interceptor, Metrics, Source
+from plugins import Batch, Interceptor, Metrics, Source, Unwritable
 from plugins.errors import ANY_FAILURE, Misuse
 from plugins.installed import at_work, described
 
@@ -205,7 +205,8 @@ class SourceRunner(Worker):
                 self._let_pass(number)
                 metrics.add("ChannelWriteFail")
                 seconds = self.retries.failed(e, backoff)
-                if self.give_up.wait(seconds):
+                # At a stop, a source waits for brokers to come back, not for a disk that a person has to mend.
+                if (self.stopping if isinstance(e, Unwritable) else self.give_up).wait(seconds):
                     self.log.error("stopped before %d events could be stored", len(batch))
                     return False
 

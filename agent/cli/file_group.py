@@ -1,0 +1,78 @@
+"""`agent group` for a channel `file`, whose checkpoint lies on this host instead of in Kafka."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent.cli.kafka_admin import confirm
+from agent.cli.output import show
+from plugins import Components, FlafkaError
+
+Command = Callable[..., Any]
+DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+def or_of_files(run: Command) -> Callable[[Command], Command]:
+    """Add the options that name a channel `file`; with them, call `run` instead of the command."""
+
+    def decorated(command: Command) -> Command:
+        @click.option(
+            "--checkpoint-dir",
+            type=DIRECTORY,
+            help="checkpointDir of a channel file; NAME is the channel then.",
+        )
+        @click.option("--data-dirs", metavar="DIR,…", help="Its dataDirs. If unset, the default.")
+        @functools.wraps(command)
+        def wrapped(*args: Any, checkpoint_dir: Path | None, data_dirs: str | None, **options: Any) -> Any:
+            if checkpoint_dir is None:
+                if data_dirs is not None:
+                    raise click.UsageError("--data-dirs needs --checkpoint-dir")
+                if "to" in options and options["to"] is None:
+                    raise click.UsageError("Missing option '--to'.")
+                return command(*args, **options)
+            named = {"checkpointDir": str(checkpoint_dir), **({"dataDirs": data_dirs} if data_dirs else {})}
+            cls = Components().get("channel", "file")
+            config, problems = cls.config_class.parse(named)
+            if config is None:
+                raise click.UsageError("; ".join(problem.message for problem in problems))
+            try:
+                return run(cls(config, options.pop("name")), **options)
+            except FlafkaError as error:
+                raise click.ClickException(str(error)) from None
+            except OSError as error:
+                raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+
+        return wrapped
+
+    return decorated
+
+
+def reset(channel: Any, *, to: str | None, yes: bool, as_json: bool, **of_kafka: object) -> None:
+    """Resolve what the channel waits for a person to resolve. Its agent must not have it open."""
+    _refuse(of_kafka)
+    if to not in (None, "earliest"):
+        raise click.BadParameter("of a channel file: earliest, or no --to at all", param_hint="--to")
+
+    def agreed(changes: list[tuple[str, str]]) -> None:
+        show(("what", "change"), changes, as_json=as_json)
+        confirm(f"reset channel {channel.name}?", yes)
+
+    channel.reset(agreed, earliest=to == "earliest")
+
+
+def describe(channel: Any, *, as_json: bool, **of_kafka: object) -> None:
+    """Show, per partition, the committed offset and the undelivered entries; its agent may run."""
+    _refuse(of_kafka)
+    columns = ("events", "partition", "current_offset", "log_end_offset", "lag", "epoch", "problem")
+    show(columns, channel.describe(), as_json=as_json)
+
+
+def _refuse(options: dict[str, object]) -> None:
+    for name, value in options.items():
+        if value:
+            raise click.UsageError(f"--{name.replace('_', '-').rstrip('s')} is for groups in Kafka")
