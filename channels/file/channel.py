@@ -46,12 +46,12 @@ PIECE_BYTES = 64 << 20
 
 
 class FileChannel(Channel[FileChannelConfig]):
-    """Holds events in files on this host: no kill and no loss of power loses an acknowledged event.
+    """Holds events in files on this host. No kill and no loss of power loses an acknowledged event.
 
     It is as durable as the disk; a channel `kafka` has copies on several hosts. The sinks on it compete for its
     events: each put goes to one of them, in turns, as long as they work. A sink alone gets all events in order. A
     full channel, and a full disk, block its sources instead of failing them. What a sink has taken and not committed,
-    such as `hdfs` for a large file, takes none of `capacity`; when it fills the disk, it is committed at once.
+    such as `hdfs` for a large file, takes none of `capacity`. When that fills the disk, the sink commits at once.
 
     Its directories may be copied, restored from a backup, or set back with their disk: no event gets the id of
     another one. Without a file that it needs, the channel does not open until the file is back, or

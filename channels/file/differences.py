@@ -1,4 +1,4 @@
-"""What the channels that keep files do otherwise than Flume's."""
+"""Differences of the channels that keep files from Flume's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ FILE = (
     Difference(
         flume="a damaged record keeps the channel from starting, until Flume's tool has removed it",
         here="what is whole is taken over; the file and the byte of each damage are in the log, events that are "
-        "lost are counted (`EventLostCount`)",
+        "lost are counted (`EventLostCount`), and damaged bytes are kept in files `*.damaged`. Only a file that is "
+        "missing as a whole keeps the channel from starting, until it is back or `agent group reset` accepts the "
+        "loss",
     ),
     Difference(
         flume="after a kill, an event that was being taken at a checkpoint, was given back, and was taken again, is "

@@ -38,7 +38,7 @@ class Checkpoint:
     next: int = 0
     """Number of the next entry after a clean stop; 0 while the channel is open, or was killed."""
     accepted: dict[str, int | None] = field(default_factory=dict)
-    """As `files`: missing segments whose loss an operator has accepted by `agent group reset`."""
+    """By path: missing segments whose loss an operator has accepted by `agent group reset`."""
     runs: list[str] = field(default_factory=list)
     """Ids of the latest runs, the oldest first."""
     renamed: dict[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Checkpoint:
         return f"{channel}.{self.renamed.get(run, run)}" if run else channel
 
     def missing(self, present: Collection[str]) -> dict[str, int | None]:
-        """Return those of `files` that have undelivered events and whose name is not among those present."""
+        """Return the `files` that have undelivered events and whose names are not present."""
         return {path: events for path, events in self.files.items() if events != 0 and Path(path).name not in present}
 
 

@@ -144,7 +144,7 @@ class FileReader(Reader):
         return unexpected and self._channel.is_of_this_run(partition) and position > 0
 
     def _rename_run(self) -> None:
-        """Raises Retry: the sink has to begin again, with other claims."""
+        """Give the events new ids. Raises Retry always, as the sink has to begin again with these."""
         self._channel.rename_run()
         raise Retry("events of the channel have got new ids: beginning again")
 

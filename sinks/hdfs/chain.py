@@ -228,9 +228,8 @@ class Chain:
             if not self.last.begins:
                 self._passed.append((self.last.start, before.changed))
         else:
-            # This owner slept for so long that even old manifests are gone, and with them what barred its way.
-            why = f"{self._path(self.last.name)} is gone, by a later commit or by hand; going on where the log ends"
-            raise self._conflict(manifest, why)
+            # An operator emptied the directory. Or this owner slept for so long that even old manifests are gone.
+            raise self._conflict(manifest, self._gone())
         if self.sealed or (self.position or 0) > manifest.start:
             own = self.last is not None and self.last.id == self._own
             why = "an earlier try of this commit has succeeded; going on where it ends" if own else ""
@@ -312,7 +311,7 @@ class Chain:
         if present == content:
             return  # the answer to the rename was lost
         self._made.clear()  # the directory may have been moved or deleted, with what was uploaded
-        raise self._conflict(manifest)
+        raise self._conflict(manifest, "" if present is not None else self._gone())
 
     def _finish(self, manifest: Manifest, again: int | None = None) -> None:
         try:
@@ -384,8 +383,19 @@ class Chain:
         path = self._path(name)
         return manifest_in(path, self._hdfs.read(path))
 
+    def _gone(self) -> str:
+        return (
+            f"someone has moved or deleted the commit log {self.directory}, or files in it; "
+            "going on by what is left, and by the group's committed offset"
+        )
+
     def _conflict(self, manifest: Manifest, why: str = "") -> Conflict:
         self._settled = False
+        if not why and self.sealed:
+            why = (
+                f"the commit log {self.directory} was ended, as by agent group reset or by a sink with another "
+                "hdfs.path; going on with the one that took its place"
+            )
         why = why or f"another owner has committed past offset {manifest.start}; going on where it left off"
         return Conflict(f"{manifest.topic}-{manifest.partition}: {why}")
 

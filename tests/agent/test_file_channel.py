@@ -1,12 +1,17 @@
 """A file channel in a running agent: killed, started again, drained."""
 
+import shlex
+import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from agent.cli import main
 from agent.config import load, storage
 from agent.services.running import RunningAgent, free_port
 from agent.topology import ComponentSpec, Place
@@ -31,6 +36,14 @@ a1.sinks.out.type = file_roll
 a1.sinks.out.channel = c
 a1.sinks.out.sink.directory = {directory}/out
 a1.sinks.out.sink.rollInterval = 0
+a1.channels.c.minimumRequiredSpace = 1048576
+a1.sinks.hdfs.type = hdfs
+a1.sinks.hdfs.channel = c
+a1.sinks.hdfs.hdfs.path = file://{directory}/out
+a1.sinks.hdfs.hdfs.fileType = DataStream
+a1.sinks.hdfs.hdfs.rollInterval = {roll}
+a1.sinks.hdfs.hdfs.rollSize = 0
+a1.sinks.hdfs.hdfs.rollCount = 0
 """
 
 
@@ -74,7 +87,7 @@ def test_of_a_plugin_that_names_no_options_the_files_are_told(kept: Any) -> None
 
 @pytest.mark.usefixtures("servers")
 def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> None:
-    away = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away")
+    away = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away", roll=0)
     lines = [f"line {n}" for n in range(500)]
     with RunningAgent(tmp_path / "killed", away) as agent:
         with socket.create_connection(("127.0.0.1", agent.port("s"))) as client, client.makefile("rb") as answers:
@@ -85,9 +98,78 @@ def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> 
         agent.ended()
 
     (tmp_path / "out").mkdir()
-    out = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="out")
+    out = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="out", roll=0)
     directory = tmp_path / "drained"
     with RunningAgent(directory, out, "-c", str(directory / "agent.conf"), "--drain") as agent:
         assert agent.ended() == 0, agent.log
     delivered = [line for file in (tmp_path / "out").iterdir() for line in file.read_text().splitlines()]
     assert delivered == lines
+
+
+def put(agent: RunningAgent, name: str, count: int) -> list[str]:
+    """Send so many lines, and return them once all are acknowledged."""
+    lines = [f"{name} {n}" for n in range(count)]
+    with socket.create_connection(("127.0.0.1", agent.port("s"))) as client, client.makefile("rb") as answers:
+        client.sendall("".join(line + "\n" for line in lines).encode())
+        assert [answers.readline() for _ in lines] == [b"OK\n"] * count
+    return lines
+
+
+def delivered(directory: Path) -> list[str]:
+    files = (directory / "out").rglob("FlumeData*")
+    return sorted(line for file in files for line in file.read_text().splitlines())
+
+
+def test_a_channel_that_is_restored_from_a_backup_delivers_each_event_once(tmp_path: Path) -> None:
+    """The commit log on HDFS is ahead of the files by then, and has the numbers that new events get."""
+    never, soon = (CONFIGURATION.format(directory=tmp_path, port=1, sinks="hdfs", roll=roll) for roll in (0, 1))
+    with RunningAgent(tmp_path / "agent", never) as agent:
+        sent = put(agent, "before the backup", 5)
+        agent.process.kill()
+        agent.ended()
+    for name in ("checkpoint", "data"):
+        shutil.copytree(tmp_path / name, tmp_path / f"{name}-backup")
+    with RunningAgent(tmp_path / "agent", soon) as agent:
+        sent += put(agent, "after the backup", 20)
+        agent.until(lambda: delivered(tmp_path) == sorted(sent), "all events")
+        assert agent.stop() == 0
+    for name in ("checkpoint", "data"):
+        shutil.rmtree(tmp_path / name)
+        (tmp_path / f"{name}-backup").rename(tmp_path / name)
+    with RunningAgent(tmp_path / "agent", soon) as agent:
+        sent += put(agent, "after the restore", 5)
+        agent.until(lambda: len(delivered(tmp_path)) >= len(sent), "all events")
+        assert agent.stop() == 0
+        assert "was copied or restored" in agent.log
+    assert delivered(tmp_path) == sorted(sent)
+
+
+def test_a_missing_file_is_named_in_the_health_until_a_person_decides_and_a_stop_waits_for_no_broken_disk(
+    tmp_path: Path,
+) -> None:
+    text = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away", roll=0)
+    with RunningAgent(tmp_path / "agent", text) as agent:
+        put(agent, "lost", 7)
+        agent.stop()
+    (path,) = (tmp_path / "data").glob("flafka-*.log")
+    path.unlink()
+    with RunningAgent(tmp_path / "agent", text) as agent:
+        agent.until(lambda: "CHANNEL.c" in agent.failing(), "the channel to fail")
+        told = agent.failing()["CHANNEL.c"]
+        assert told.startswith(f"{path} is missing, with 7 events that were stored and not delivered")
+        checked = CliRunner().invoke(main, ["check", "--connect", "-c", str(agent.file)])
+        assert told in checked.output
+        command = shlex.split(told[told.index("agent group reset") :])
+        agent.until(lambda: CliRunner().invoke(main, [*command[1:], "--yes"]).exit_code == 0, "the reset")
+        agent.port("s")
+        assert agent.count("CHANNEL.c", "EventLostCount") == 7
+        assert f"{path} is lost, as an operator has accepted" in agent.degraded()["CHANNEL.c"]
+
+        shutil.rmtree(tmp_path / "data")
+        with socket.create_connection(("127.0.0.1", agent.port("s"))) as client:
+            client.sendall(b"in hand\n")
+            agent.until(lambda: agent.count("SOURCE.s", "ChannelWriteFail"), "the put to fail")
+            began = time.monotonic()
+            agent.stop()
+            assert time.monotonic() - began < 20, "it waited for a disk that a person has to mend"
+        assert "stopped before 1 events could be stored" in agent.log

@@ -145,7 +145,7 @@ def test_a_full_disk_blocks_too_and_says_so(tmp_path: Path, caplog: pytest.LogCa
 
 
 def probed(directory: Path) -> tuple[list[str], str]:
-    """What another process is told of the channel in that directory: by a check, and at its start."""
+    """Return what a check and a start of another process say of the channel in that directory."""
     made = channel(directory)
     cautions = [*made.probe()]
     with pytest.raises(Retry) as raised:

@@ -5,6 +5,7 @@ Of what `SPILLABLEMEMORY` has acknowledged, that is what the system has written 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -42,21 +43,21 @@ SITES = {
     "sync_directory < make_directory < FileChannel.open": 0,
     "sync_directory < replace < write": 4,
 }
-"""Who syncs, and the first seed that finds what is lost without it: most of the others lose nothing."""
+"""Callers of a sync, each with the first seed that finds a loss without that sync. Most other seeds find none."""
 NOT_ALONE = ("sync_directory < replace < FileChannel._identify",)
-"""Who does it once more than is needed, as what they use always does."""
+"""Callers of syncs that are not needed there, as what they call always syncs."""
 
 
 class Known:
-    """What sources and sinks know of a channel, over all its lives."""
+    """Knowledge of sources and sinks about a channel, over all its lives."""
 
     def __init__(self) -> None:
         self.offered: list[tuple[bytes, ...]] = []
-        """All puts, in their order."""
+        """Every put, in order."""
         self.stored: set[bytes] = set()
         """Events of puts that have returned."""
         self.written: set[bytes] = set()
-        """Those of them that the system has written by itself."""
+        """Stored events that the system has written by itself."""
         self.begun: set[bytes] = set()
         """Events of commits that have begun."""
         self.committed: set[bytes] = set()
@@ -64,10 +65,10 @@ class Known:
         self.record: dict[str, int] = {}
         """The sink's own commit log: by `PartitionClaim.topic_id`, up to where."""
         self.ids: dict[str, bytes] = {}
-        """Whose each id was that a sink was given."""
+        """By id that a sink was given: the event."""
 
     def follow(self, what: str, given: Any) -> None:
-        """This has happened."""
+        """Add what has just happened."""
         match what:
             case "put":
                 self.offered.append(given)
@@ -89,7 +90,7 @@ class Known:
                 self.committed |= {*given}
 
     def after(self, done: Collection[Any]) -> Known:
-        """It, and what was said amid what was done."""
+        """Return a copy, with what was said among these steps."""
         known = Known()
         known.offered, known.record = [*self.offered], self.record
         known.stored, known.written = {*self.stored}, {*self.written}
@@ -129,8 +130,18 @@ def running(directory: Path, kind: type[FileChannel] = FileChannel) -> Iterator[
         yield files
 
 
-def live(directory: Path, disk: Disk, known: Known, chances: random.Random, kind: type[FileChannel]) -> None:
-    """Put, take, commit, and be killed now and then, while the disk records it."""
+def live(
+    directory: Path,
+    disk: Disk,
+    known: Known,
+    chances: random.Random,
+    kind: type[FileChannel],
+    recorded: float = 0.5,
+) -> None:
+    """Put, take, commit, and be killed now and then, while the disk records it.
+
+    The sink has a commit log of its own for that share of its commits.
+    """
 
     def say(what: str, given: Any) -> None:
         known.follow(what, given)
@@ -156,7 +167,7 @@ def live(directory: Path, disk: Disk, known: Known, chances: random.Random, kind
                     case "commit" if sink.got:
                         bodies = tuple(sink.taken().values())
                         say("begun", bodies)
-                        if chances.random() < 0.5:
+                        if chances.random() < recorded:
                             ends = {sink.claims[taken.partition].topic_id: taken.end for taken in sink.got}
                             say("recorded", (ends, bodies))
                         sink.commit()
@@ -167,7 +178,7 @@ def live(directory: Path, disk: Disk, known: Known, chances: random.Random, kind
 
 
 def check(directory: Path, known: Known, kind: type[FileChannel]) -> None:
-    """All that is known is there after a start, and the channel goes on."""
+    """Start the channel, and assert that it has everything that is known, and takes more."""
     with running(directory, kind) as files:
         sink = Sink(files, known)
         got = sink.take_all()
@@ -233,6 +244,34 @@ def test_what_a_source_was_told_is_stored_survives_a_loss_of_power(
 
 def test_a_loss_of_power_takes_from_spillable_memory_only_what_the_system_had_not_written(memory: Path) -> None:
     assert campaign(memory, 0, kind=SpillableMemoryChannel) > 50
+
+
+def set_back(directory: Path, seed: int) -> None:
+    """Lives of which the last one begins with the disk of an earlier one; sinks have what they were given."""
+    chances = random.Random(seed)
+    known, copies = Known(), list[tuple[Tree, set[bytes]]]()
+    tree = Tree()
+    for life in range(LIVES):
+        if life == LIVES - 1:
+            tree, stored = chances.choice(copies)
+            known.stored = {*stored}  # the rest is gone with the disk, but for what was delivered
+        home = directory / str(life)
+        tree.write(home)
+        with (disk := Disk(home)):
+            live(home, disk, known, chances, FileChannel, recorded=1)
+        tree = Tree.read(home, itertools.count(1))
+        copies.append((tree, {*known.stored}))
+    check(home, known, FileChannel)
+
+
+def test_a_disk_that_is_set_back_loses_no_later_event_and_gives_no_id_twice(memory: Path) -> None:
+    survives(set_back, memory, some(range(4), 4))
+
+
+def test_a_run_without_an_id_of_its_own_would_lose_events_on_a_disk_that_is_set_back(memory: Path) -> None:
+    fixed = mock.Mock(hex="0123456789ab" * 2)
+    with mock.patch("channels.file.channel.uuid.uuid4", return_value=fixed), pytest.raises(AssertionError):
+        survives(set_back, memory, range(30))
 
 
 @pytest.mark.parametrize("site", SITES)

@@ -1,5 +1,7 @@
 """The file channel with several readers, and with sinks that have a record of their own."""
 
+import json
+import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plugins import PartitionClaim, Retry
-from tests.channels.file_running import Owner, consumer, events, opened
+from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
 
 
 def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path) -> None:
@@ -129,3 +131,80 @@ def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path)
     assert owner.take_all() == [b"0", b"1"]
     assert {*owner.got[0].batch.ids()} == ids
     files.close()
+
+
+def test_a_directory_of_version_0_2_is_read_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two sinks had it; one has delivered the first entry of its partition, and keeps a commit log."""
+    made = Path(__file__).parents[1] / "data" / "v0_2_file_channel"
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    left = json.loads((made / "ids.json").read_text())
+    for _ in range(2):
+        files = opened(tmp_path)
+        owner = consumer(files)
+        assert sorted(owner.take_all()) == [b"0", b"2", b"3", b"4", b"5"]
+        ids = [id for taken in owner.got for id in map(str, taken.batch.ids())]
+        bodies = [event.body.decode() for taken in owner.got for event in taken.batch]
+        assert dict(zip(ids, bodies, strict=True)) == left
+        assert (owner.claims[0].epoch, owner.claims[0].record) == (5, "hdfs:/x/.flafka")
+        files.close()
+    files = opened(tmp_path)
+    files.put(events(6))
+    owner = consumer(files)
+    owner.take_all()
+    assert owner.got[-1].batch.bodies.to_pylist() == [b"6"]
+    assert not {*left} & {*map(str, owner.got[-1].batch.ids())}
+    owner.commit()
+    files.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    files = opened(tmp_path)
+    assert consumer(files).take_all() == []
+    assert [path.name for path in segments(tmp_path)] == [files._log.segments[0].path.name], "they are delivered"
+    files.close()
+
+
+def test_after_a_reset_a_sink_begins_a_new_commit_log(tmp_path: Path) -> None:
+    """A commit log in a place that cannot be written any more holds up the events of its partition for ever."""
+    files = opened(tmp_path)
+    for n in range(3):
+        files.put(events(n))
+    owner = consumer(files)
+    owner.take_all()
+    assert owner.reader is not None
+    owner.reader.commit({owner.claims[0]._replace(record="hdfs:/wrong/.flafka"): 1})
+    changes: list[tuple[str, str]] = []
+    with pytest.raises(Retry, match="used by channel files already"):
+        channel(tmp_path).reset(changes.extend, earliest=False)
+    files.close()
+    for earliest, left in ((False, [b"1", b"2"]), (True, [b"0", b"1", b"2"])):
+        channel(tmp_path).reset(changes.extend, earliest=earliest)
+        files = opened(tmp_path)
+        owner = consumer(files)
+        assert owner.take_all() == left
+        assert owner.claims[0].record == ""
+        assert owner.claims[0].epoch > 0
+        files.close()
+    assert [change for change in changes if change[0] == "partition 0"] == [
+        ("partition 0", "continues at entry 1, with a new commit log of its sink"),
+        ("partition 0", "continues at the first entry that is left, with a new commit log of its sink"),
+    ]
+
+
+def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    owner = consumer(files)
+    owner.take_all()
+    id = owner.got[0].batch.id(0)
+    files.close()
+    files = opened(tmp_path)
+    found = channel(tmp_path).find(id, {None})
+    assert found is not None
+    assert found.taken is not None
+    owner = consumer(files)
+    owner.take_all()
+    owner.commit()
+    files.close()
+    opened(tmp_path).close()
+    gone = channel(tmp_path).find(id, {None})
+    assert gone is not None
+    assert (gone.taken, gone.missing) == (None, "it was delivered, and its file was deleted")

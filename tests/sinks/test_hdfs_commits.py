@@ -226,7 +226,7 @@ def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdf
     sink._hdfs.delete("/logs")  # and all records of commits with it
     sink.write(records(7, 9))
     receipt = sink.stage(OWN, 7, 9)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match=r"someone has moved or deleted the commit log /logs/\.flafka/chain"):
         sink.commit(receipt)
     assert sink.resume(CLAIM, 7).position == 7
     write_and_commit(sink, 7, 9)
