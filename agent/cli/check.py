@@ -61,10 +61,13 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
     failed, starts = any(diagnostic.severity == "error" for diagnostic in diagnostics), spec is not None
     if as_json:
         told = _as_json(chosen, None if failed else spec, diagnostics)
-        click.echo(json.dumps({**told, "starts": starts, "asked": connect and starts}, indent=2))
+        paths = dict(spec.paths) if spec is not None else {}
+        click.echo(json.dumps({**told, "paths": paths, "starts": starts, "asked": connect and starts}, indent=2))
     else:
         show(diagnostics, sys.stdout)
         _summary(chosen, None if failed else spec, diagnostics, starts=starts, connect=connect)
+        for option, path in spec.paths.items() if spec is not None else ():
+            click.echo(f"  {option} is {path}")
         if connect and spec is None:
             click.echo("  servers and directories were not checked: mend these errors first")
         for pid in running:
@@ -207,8 +210,6 @@ def _summary(
     click.secho(f"{chosen.file}: agent {spec.name} would run{warnings}:", fg="green")
     for line in ways(graph_of(spec)):
         click.echo(f"  {line}")
-    for option, path in spec.paths.items():
-        click.echo(f"  {option} is {path}")
     if any(sink.runner == "spark" for sink in spec.sinks):
         from agent.runner.spark.versions import told
 
@@ -225,5 +226,4 @@ def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
             for d in diagnostics
         ],
         "flow": ways(graph_of(spec)) if spec else [],
-        "paths": dict(spec.paths) if spec else {},
     }
