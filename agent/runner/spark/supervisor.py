@@ -143,8 +143,11 @@ class SparkRunner:
             shown.error(error)
         for name, value in told["gauges"].items():
             metrics.set(name, value)
+        if told["gauges"].get("Lag") == 0:  # the watch, which tells the age, looks every few seconds only
+            metrics.set("LagSeconds", 0)
         metrics.error(told["error"] or "")
         if told["error"]:
             metrics.forget("Lag")  # from before it failed, and perhaps 0
+            metrics.forget("LagSeconds")
         else:
             worked(metrics)
