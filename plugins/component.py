@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
+import sys
 import threading
 import time
 import typing
 from abc import ABC
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -59,7 +62,11 @@ class Component(ABC, Generic[C]):
     counters: ClassVar[tuple[str, ...]] = ()
     """Names in `metrics` that are shown from the start, besides those that all components of its kind have."""
     libraries: ClassVar[Mapping[str, str]] = {}
-    """Modules that `open` imports with `require`, with the extra of each: `check` warns where one is missing."""
+    """Modules that the component imports after it was made, with the extra that brings each, or an empty text.
+
+    `agent check` reports a missing one as an error. The agent imports them before any source opens: an import fails
+    when the process has no file descriptor left. `libraries_for` says which of them a configuration needs.
+    """
     config_class: ClassVar[type[Config]] = Config
     """Its options: the type argument of the base class, found by itself."""
     differences: ClassVar[Sequence[Difference]] = ()
@@ -71,6 +78,11 @@ class Component(ABC, Generic[C]):
             for argument in typing.get_args(base):
                 if isinstance(argument, type) and issubclass(argument, Config):
                     cls.config_class = argument
+
+    @classmethod
+    def libraries_for(cls, config: Any) -> Mapping[str, str]:
+        """Return what of `libraries` a component with these options imports; all of them by default."""
+        return cls.libraries
 
     def __init__(self, config: C, name: str = "") -> None:
         self.config = config
@@ -114,11 +126,32 @@ class Component(ABC, Generic[C]):
 _importing = threading.RLock()
 
 
-def require(module: str, extra: str) -> Any:
-    """Import a library that an extra brings; the error names the extra."""
-    try:
-        # One at a time: sinks open on threads of their own, and libraries that import one another deadlock then.
-        with _importing:
+def require(module: str, extra: str = "") -> Any:
+    """Import a module. Raises MissingExtra, with the extra that brings it, where it is not installed.
+
+    An import that fails leaves nothing behind: a part of a package that stays would be taken for the whole one by the
+    next attempt.
+    """
+    # One at a time: sinks open on threads of their own, and libraries that import one another deadlock then.
+    with _importing:
+        before = set(sys.modules)
+        try:
             return importlib.import_module(module)
-    except ImportError as e:
-        raise MissingExtra(f"{module} is not installed: pip install 'flafka[{extra}]'") from e
+        except BaseException as e:
+            _forget_modules_since(before)
+            if isinstance(e, ImportError) and extra and not _out_of_resources(e):
+                raise MissingExtra(f"{module} is not installed: pip install 'flafka[{extra}]'") from e
+            raise
+
+
+def _forget_modules_since(before: Collection[str]) -> None:
+    """Drop modules of packages of which nothing was imported before."""
+    for name in sys.modules.keys() - before:
+        if name.partition(".")[0] not in before:
+            sys.modules.pop(name, None)
+
+
+def _out_of_resources(error: ImportError) -> bool:
+    """Return True where an extension module could not be loaded for lack of file descriptors or memory."""
+    text = str(error)
+    return any(os.strerror(number) in text for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM))

@@ -1,4 +1,8 @@
-"""Who brought a piece of code: what is wrong with it is told with distribution, entry point, file and line."""
+"""Installed plugins, and the plugin that a class, a thread or an error belongs to.
+
+`plugins` and `place_of` read files. All other functions use what `plugins` has read last: an error is reported
+without any file I/O, as the process may have no file descriptor left.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,66 +26,90 @@ class Plugin:
     """One entry point of the group."""
 
     entry: importlib.metadata.EntryPoint
-
-    @property
-    def built_in(self) -> bool:
-        """Whether it is one of this project's own."""
-        return self.entry.dist is not None and _identity(self.entry.dist)[0] == GROUP
+    distribution: str
+    """Name and version of the distribution, as in `flafka-extras 1.0`; empty where there is none."""
+    built_in: bool
+    """Whether the distribution is this project's own."""
 
     @property
     def package(self) -> str:
-        """The top-level module or package that it is in."""
+        """Name of the plugin's top-level module or package."""
         return self.entry.module.partition(".")[0]
 
     @property
     def listed(self) -> str:
-        """The file that lists it."""
+        """Path of the file that lists the entry point."""
         directory = getattr(self.entry.dist, "_path", None)
         return str(Path(directory) / "entry_points.txt") if directory is not None else self.entry.module
 
     def __str__(self) -> str:
-        dist = self.entry.dist
-        name = " ".join(_identity(dist)) if dist is not None else "of no distribution"
+        name = self.distribution or "of no distribution"
         return f"plugin {name} (entry point '{self.entry.name} = {self.entry.value}')"
+
+
+_read: tuple[Plugin, ...] | None = None
+"""What `plugins` has returned last."""
 
 
 @functools.lru_cache(maxsize=64)
 def _identity(dist: importlib.metadata.Distribution) -> tuple[str, str]:
-    """Name and version, read once for all its entry points: they stand in a file with all of its README."""
+    """Name and version. Read once per distribution, as its metadata file also holds the whole README."""
     return dist.name, dist.version
 
 
-def plugins() -> Iterator[Plugin]:
-    """All that are installed, built-in ones first."""
-    found = [Plugin(entry) for entry in importlib.metadata.entry_points(group=GROUP)]
-    yield from sorted(found, key=lambda plugin: not plugin.built_in)
+def plugins() -> tuple[Plugin, ...]:
+    """Read the installed plugins, built-in ones first."""
+    global _read
+    found = []
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        name, version = _identity(entry.dist) if entry.dist is not None else ("", "")
+        found.append(Plugin(entry, f"{name} {version}".strip(), name == GROUP))
+    _read = tuple(sorted(found, key=lambda plugin: not plugin.built_in))
+    return _read
+
+
+def _foreign() -> dict[str, Plugin]:
+    """Plugins that are not built in, by top-level package. Reads no file, except before the first `plugins`."""
+    known = plugins() if _read is None else _read
+    return {plugin.package: plugin for plugin in known if not plugin.built_in}
 
 
 def plugin_of(module: str) -> Plugin | None:
-    """Who brings a module; None for the built-in ones and for those that no entry point names."""
-    package = module.partition(".")[0]
-    return next((plugin for plugin in plugins() if plugin.package == package and not plugin.built_in), None)
+    """Return the plugin of a module, or None for a built-in module and for one that no entry point names."""
+    return _foreign().get(module.partition(".")[0])
 
 
 def place_of(cls: Any) -> tuple[str, int]:
-    """File and line of a class or function; an empty file where there is none."""
+    """File and line of a class or function, found in its source file; an empty file where there is none."""
     try:
         return inspect.getsourcefile(cls) or "", inspect.getsourcelines(cls)[1]
     except (OSError, TypeError):
         return "", 0
 
 
+def place_of_method(cls: type, name: str) -> tuple[str, int]:
+    """File and line of a method, as its compiled code has them. Reads no file."""
+    method = getattr(cls, name, None)
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
+
+
 def described(cls: type, place: tuple[str, int] | None = None) -> str:
-    """A component's class with file and line, those of `place` or else its own, and its plugin."""
+    """A component's class with its plugin, and with `place` or else file and line of the class (reads its source)."""
     file, line = place or place_of(cls)
     plugin = plugin_of(cls.__module__)
     where = [f"{file}:{line}"] * bool(file) + [str(plugin)] * (plugin is not None)
     return f"{cls.__module__}.{cls.__qualname__}" + (f" ({', '.join(where)})" if where else "")
 
 
+def described_method(cls: type, name: str) -> str:
+    """A component's class with its plugin, file and line of one of its methods. Reads no file."""
+    return described(cls, place_of_method(cls, name))
+
+
 def blamed(error: BaseException) -> str:
-    """Where in a plugin an error was raised: file, line and plugin; empty where none had to do with it."""
-    packages = {plugin.package: plugin for plugin in plugins() if not plugin.built_in}
+    """File, line and plugin of the innermost frame of a plugin in a traceback; empty where there is none."""
+    packages = _foreign()
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         plugin = packages.get(frame.f_globals.get("__name__", "").partition(".")[0])
         if plugin is not None:
@@ -91,11 +118,11 @@ def blamed(error: BaseException) -> str:
 
 
 def from_plugin(error: BaseException) -> TracebackType | None:
-    """Its traceback from the first frame of a plugin on: what calls the plugin is no concern of who mends it.
+    """Traceback of an error from the first frame of a plugin on, or the whole traceback where there is none.
 
-    The whole traceback where no plugin had to do with it.
+    The frames before it belong to the agent, and do not help the author of the plugin.
     """
-    packages = {plugin.package for plugin in plugins() if not plugin.built_in}
+    packages = _foreign()
     found = error.__traceback__
     while found is not None:
         if found.tb_frame.f_globals.get("__name__", "").partition(".")[0] in packages:
@@ -105,8 +132,8 @@ def from_plugin(error: BaseException) -> TracebackType | None:
 
 
 def at_work(thread: threading.Thread) -> str:
-    """What a thread does: the innermost call of a plugin, or else of all, with file and line; empty at its end."""
-    packages = {plugin.package for plugin in plugins() if not plugin.built_in}
+    """Innermost call of a thread, of a plugin where there is one, with file and line; empty after its end."""
+    packages = _foreign()
     frame = sys._current_frames().get(thread.ident or 0)
     frames = [frame for frame, _ in traceback.walk_stack(frame)] if frame is not None else []
     ours = (one for one in frames if one.f_globals.get("__name__", "").partition(".")[0] in packages)
@@ -117,7 +144,7 @@ def at_work(thread: threading.Thread) -> str:
 
 
 def raised_at(error: BaseException) -> tuple[str, int]:
-    """File and line, of its own, where a module could not be imported; an empty file where there is none."""
+    """File and line of a module that could not be imported; an empty file where they are unknown."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     machinery = (__file__, importlib.__file__, importlib.metadata.__file__)

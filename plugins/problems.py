@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pydantic
@@ -30,6 +30,8 @@ class Problem:
     """Whether nothing is changed or lost by it, so that only those who ask for all need to know."""
     instead: Mapping[str, str] | None = None
     """Options that say, in place of this one's line, what happens here; where empty, the line can go."""
+    uninstalled: bool = field(default=False, repr=False)
+    """Whether a library is missing on this machine: an error of `agent check`, and no mistake of the file."""
 
 
 _MESSAGES = {
@@ -100,8 +102,7 @@ def missing_library(option: str, module: str, extra: str) -> Iterator[Problem]:
     """For `Config.cautions`: that this option needs a library which is not installed, and which extra brings it."""
     if importlib.util.find_spec(module) is None:
         message = f"needs {module}, which is not installed: pip install 'flafka[{extra}]'"
-        # About this machine, not about what the file says: so nothing differs from Flume.
-        yield Problem(option, message, as_in_flume=True)
+        yield Problem(option, message, uninstalled=True)
 
 
 def unknown(name: str, known: list[str]) -> Problem:

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from plugins import Batch, Source
 from plugins.shared.rpcevents import Events
+from plugins.threads import complain_rarely
 from sources import serving
 from sources.listening import Endpoint
 from sources.rpcconfig import RpcConfig
@@ -98,7 +99,7 @@ class Server(serving.Server[Request], Generic[C]):
         deflate: bool = False,
         admission: Admission | None = None,
     ) -> None:
-        super().__init__(source.type_name)
+        super().__init__(source)
         config = self.config = source.config
         self.wire, self.deflate = wire, deflate
         self.metrics, self.complain = source.metrics, source.complain
@@ -146,6 +147,7 @@ class Server(serving.Server[Request], Generic[C]):
             self._loop.close()
 
     async def _serve(self) -> None:
+        complain_rarely(self._loop, self._log)
         self._reception.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from plugins import Batch, Retry, Source
+from plugins.errors import ANY_FAILURE
 from plugins.shared.tls import TlsServerConfig, refusal
+from plugins.threads import in_words, start_thread
 from sources.connections import Connection, Connections
 from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, TcpConfig
 
@@ -186,10 +188,19 @@ class Arrivals(Generic[R]):
 class Server(ABC, Generic[R]):
     """Takes requests from clients, on a thread of its own with an event loop."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, source: Source[Any]) -> None:
         self.arrivals: Arrivals[R] = Arrivals()
         """The requests that wait to be read."""
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.failure: BaseException | None = None
+        """Error that has ended the thread."""
+        self._log = source.log
+        self._thread = threading.Thread(target=self._serve_until_end, name=f"{source.member}-server", daemon=True)
+
+    def _serve_until_end(self) -> None:
+        try:
+            self._run()
+        except ANY_FAILURE as e:  # the source raises it
+            self.failure = e
 
     @abstractmethod
     def _run(self) -> None:
@@ -201,7 +212,7 @@ class Server(ABC, Generic[R]):
 
     def start(self) -> None:
         """Begin to serve."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def stop(self) -> None:
         """End all connections; answers given before still leave."""
@@ -263,7 +274,9 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
                     self._yielded.append(requests)
                     yield batch
             elif not self._server.alive:
-                raise Retry("the thread that serves the clients has ended; what it said is in the log")
+                failure = self._server.failure
+                why = in_words(type(failure), failure) if failure is not None else "it has ended"
+                raise Retry(f"the thread that serves the clients failed: {why}") from failure
 
     def stored(self, batch: Batch) -> None:
         """Answer those whose events these are."""

@@ -108,8 +108,12 @@ def load_or_exit(chosen: Chosen, *, warnings: bool = False) -> AgentSpec:
 
     Warnings are shown with `warnings` alone: `check`, `start` and `reload` show them, and every other command would
     repeat them.
+    A library that is not installed here is an error with `warnings` alone: other commands are about an agent that
+    runs already, perhaps elsewhere.
     """
     spec, diagnostics = chosen.load()
+    if warnings and any(one.severity == "error" for one in diagnostics):
+        spec = None
     if warnings or spec is None:
         show(diagnostics, sys.stderr)
     if spec is None:

@@ -46,7 +46,7 @@ class Reloader:
             spec, found = self._chosen.load()
             for one in found:
                 log.log(logging.ERROR if one.severity == "error" else logging.WARNING, "%s", one)
-            if spec is None:
+            if spec is None or any(one.severity == "error" for one in found):
                 raise FlafkaError("the configuration has errors: nothing was changed")
             if spec.name != agent.spec.name:
                 raise FlafkaError(f"it has agent {spec.name} and not {agent.spec.name}: nothing was changed")

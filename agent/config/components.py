@@ -86,10 +86,10 @@ class Reader:
                 self._wrong(part, problem)
         if config is None:
             return None
-        for module, extra in cls.libraries.items():
-            if importlib.util.find_spec(module) is None:
+        for module, extra in cls.libraries_for(config).items():
+            if extra and not _is_installed(module):
                 message = f"{module} is not installed: pip install 'flafka[{extra}]'"
-                self.report.warn(written.place, part.path, message)
+                self.report.uninstalled(written.place, part.path, message)
                 break
         for caution in cautions:
             self._caution(part, caution)
@@ -168,6 +168,9 @@ class Reader:
     def _caution(self, part: Part, caution: Problem) -> None:
         prop = part.properties.get(caution.option)
         place, message = prop.place if prop else part.place, f"{caution.option} {caution.message}"
+        if caution.uninstalled:
+            self.report.uninstalled(place, part.path, message)
+            return
         if caution.note:
             self.report.note(place, part.path, message)
             return
@@ -236,6 +239,13 @@ class Reader:
             self.report.fatal(prop.place, part.path, message, drops=part.owner)
             return
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package of that module is missing
+        return False
 
 
 def comment_behind(prop: Property) -> str:

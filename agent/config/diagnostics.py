@@ -27,6 +27,8 @@ class Diagnostic:
     """True if Flume does otherwise with the same file, so that something else happens here."""
     instead: tuple[tuple[str, str], ...] | None = None
     """Properties, by their whole names, that say in place of that line what happens here; None: the line may stay."""
+    uninstalled: bool = False
+    """Whether a library is missing on this machine: an error that is no mistake of the file."""
 
     def __str__(self) -> str:
         level = "" if self.severity == "error" else f"{self.severity}: "
@@ -88,14 +90,19 @@ class Report:
         """Something that loses nothing: it is shown to those who ask for all."""
         self._found.append(Diagnostic("note", place, component, message, differs))
 
+    def uninstalled(self, place: Place, component: str, message: str) -> None:
+        """Report a library that is not installed here: an error for who starts the agent, in `lenient` a warning."""
+        severity: Severity = "warning" if self.mode == "lenient" else "error"
+        self._found.append(Diagnostic(severity, place, component, message, uninstalled=True))
+
     def dropped(self, path: str) -> bool:
         """Return True if an error has dropped that component."""
         return path in self._dropped
 
     @property
     def failed(self) -> bool:
-        """True if anything found is an error."""
-        return any(found.severity == "error" for found in self._found)
+        """True if the file has an error; a library that is not installed here is none of the file."""
+        return any(found.severity == "error" and not found.uninstalled for found in self._found)
 
     def diagnostics(self, *, notes: bool = False) -> list[Diagnostic]:
         """Return what was found, in the order of the file, without secrets; notes only with `notes`."""

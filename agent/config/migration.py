@@ -25,6 +25,10 @@ _NOT_IN_NAMES = re.compile(r"[\\:=\s#!]")
 _CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 
 
+def _needs_porting(one: Diagnostic) -> bool:
+    return one.severity == "error" and not one.uninstalled
+
+
 @dataclass(frozen=True)
 class Line:
     """One property of the file, or what is found about the file as a whole."""
@@ -40,13 +44,13 @@ class Line:
     @property
     def verdict(self) -> Verdict:
         """What becomes of it."""
-        if any(one.severity == "error" for one in self.found):
+        if any(_needs_porting(one) for one in self.found):
             return "needs porting"
         return "differs" if any(one.differs for one in self.found) else "runs"
 
     def reasons(self) -> list[Diagnostic]:
         """What makes it need porting, or differ."""
-        return [one for one in self.found if one.severity == "error" or one.differs]
+        return [one for one in self.found if _needs_porting(one) or one.differs]
 
     def notes(self) -> list[Diagnostic]:
         """What else there is to know of it."""

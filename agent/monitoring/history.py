@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from array import array
@@ -12,6 +13,10 @@ from typing import NamedTuple
 
 from agent.monitoring.registry import Registry
 from agent.runner.latency import BATCH
+from plugins.errors import ANY_FAILURE
+from plugins.threads import start_thread
+
+log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 2.0
 """A sample is taken so often."""
@@ -58,7 +63,7 @@ class History:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def stop(self) -> None:
         """End."""
@@ -66,7 +71,10 @@ class History:
 
     def _run(self) -> None:
         while not self._stopping.wait(SAMPLE_SECONDS):
-            self.sample()
+            try:
+                self.sample()
+            except ANY_FAILURE as e:  # such as a gauge of a plugin that raises
+                log.debug("a sample of the metrics failed", exc_info=e)
 
     def sample(self) -> None:
         """Take one sample now."""

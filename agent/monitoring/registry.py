@@ -73,9 +73,17 @@ class Monitored:
 class Registry:
     """The components of one agent."""
 
-    def __init__(self, agent: str, rejecting: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`rejecting` returns the components that have rejected events lately, by path such as `a1.sinks.k1`."""
-        self.agent, self._rejecting = agent, rejecting
+    def __init__(
+        self,
+        agent: str,
+        rejecting: Callable[[], Mapping[str, str]] = dict,
+        ended: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`rejecting` returns the components, by path (`a1.sinks.k1`), that have rejected events lately, and why.
+
+        `ended` returns the threads, by name, that have ended unexpectedly, and why.
+        """
+        self.agent, self._rejecting, self._ended = agent, rejecting, ended
         self.components: list[Monitored] = []
         self._before: list[Monitored] = []
         self.application: Callable[[], Mapping[str, str]] = dict
@@ -111,12 +119,26 @@ class Registry:
         return "failing" if self.failing() else "degraded" if self.degraded() else "ok"
 
     def failing(self) -> dict[str, str]:
-        """Components whose latest attempt failed, with the reason, but for those whose work another one does."""
-        return {
+        """Components whose latest attempt failed, with the reason, and threads that have ended unexpectedly.
+
+        A component whose work another one does (`Metrics.covered`) is not among them. A thread is reported as its
+        component where its name begins with the component's path, and as `THREAD.<name>` otherwise.
+        """
+        failing = {
             f"{c.kind}.{c.name}": c.metrics.last_error
             for c in self.components
             if c.metrics.last_error and not c.metrics.covered
         }
+        for thread, reason in self._ended().items():
+            failing[self._component_of(thread)] = reason
+        return failing
+
+    def _component_of(self, thread: str) -> str:
+        for c in self.components:
+            path = f"{self.agent}.{c.kind.lower()}s.{c.name}"
+            if thread == path or thread.startswith(f"{path}-"):
+                return f"{c.kind}.{c.name}"
+        return f"THREAD.{thread}"
 
     def degraded(self) -> dict[str, str]:
         """Components that work and do less than they should, or rejected events lately, with the reason."""

@@ -21,12 +21,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agent.monitoring.registry import Registry
 from agent.monitoring.routes import Guard, Json, routes
 from agent.monitoring.view import View
+from plugins.errors import ANY_FAILURE
+from plugins.threads import complain_rarely, in_words, start_thread
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 """How often a port that is taken is tried again."""
 TICK_SECONDS = 1.0
+BACKLOG = 16
+"""Connections that wait to be accepted. asyncio tries to accept so many at once, and reports each one that fails."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -52,6 +56,21 @@ class MetricsServer:
     def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
         self._server: _Server | None = None
+        self._failure = ""
+        """The error that was logged last."""
+        # Neither of the event loop nor of the protocols that uvicorn would look for: it imports those that it finds.
+        self._settings = uvicorn.Config(
+            self._app(),
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=1,
+        )
+        self._settings.load()  # imports, which it would do on the server's thread
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -70,7 +89,7 @@ class MetricsServer:
                 RETRY_SECONDS,
             )
         self._thread = threading.Thread(target=self._run, args=(listener,), name="metrics", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def _listen(self) -> socket.socket:
         listener = listen(self.host, self.port)
@@ -79,15 +98,30 @@ class MetricsServer:
         return listener
 
     def _run(self, listener: socket.socket | None) -> None:
-        while listener is None and not self._stopping.wait(RETRY_SECONDS):
-            with contextlib.suppress(OSError):
-                listener = self._listen()
-        if listener is not None:
-            config = uvicorn.Config(
-                self._app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-            )
-            self._server = _Server(config, self._stopping)
-            self._server.run(sockets=[listener])
+        """Serve until the stop; after an error, such as too many open files, listen and serve again."""
+        while not self._stopping.is_set():
+            try:
+                if listener is None:
+                    listener = self._listen()
+                self._serve(listener)
+            except OSError as e:
+                log.debug("metrics are not served: %s", e)
+            except ANY_FAILURE as e:
+                self._complain(e)
+            if listener is not None:
+                listener.close()
+                listener = None
+            self._stopping.wait(RETRY_SECONDS)
+
+    def _complain(self, error: BaseException) -> None:
+        text = in_words(type(error), error)
+        if text != self._failure:
+            self._failure = text
+            log.error("metrics are not served: %s; it is tried again every %.0f s", text, RETRY_SECONDS)
+
+    def _serve(self, listener: socket.socket) -> None:
+        self._server = _Server(self._settings, self._stopping)
+        self._server.run(sockets=[listener])
 
     def stop(self) -> None:
         """Stop listening."""
@@ -144,6 +178,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """uvicorn calls this between start and end."""
         self._loop = asyncio.get_running_loop()
+        complain_rarely(self._loop, log)
         while not (self._stopping.is_set() or await self.on_tick(0)):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), TICK_SECONDS)

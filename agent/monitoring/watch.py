@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from plugins import Channel, ClusterLook, FlafkaError, KafkaBackedChannel, Metrics, Onlooker
+from plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class KafkaWatch:
     def start(self) -> None:
         """Begin; returns at once."""
         if self._channels:
-            self._thread.start()
+            start_thread(self._thread)
 
     def stop(self) -> None:
         """End, soon."""

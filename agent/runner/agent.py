@@ -21,6 +21,7 @@ from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
 from agent.runner.figures import drained_by, figures_of
+from agent.runner.imported import import_libraries
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
@@ -29,6 +30,7 @@ from agent.runner.spark.supervisor import SparkRunner
 from agent.runner.taps import TapServer
 from agent.topology import AgentSpec, SourceSpec
 from plugins import Channel, FlafkaError, Metrics
+from plugins.threads import Ended
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +50,10 @@ class Agent:
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
+        import_libraries(spec)
         self.notices = Notices(command_for(spec))
-        self.registry = Registry(spec.name, self.notices.recent)
+        self.ended = Ended()
+        self.registry = Registry(spec.name, self.notices.recent, self.ended.reasons)
         self.dead_letters: dict[str, DeadLetters] = {}
         self.channels: dict[str, ChannelRunner] = {}
         self.sources: list[SourceRunner] = []
@@ -137,6 +141,7 @@ class Agent:
     def start(self) -> None:
         """Start everything; returns at once. Components that cannot open yet are tried again."""
         logging.getLogger().addHandler(self.view.recent)
+        self.ended.install()
         self.view.history.start()
         self.watch.start()
         self.server.start()
@@ -144,11 +149,11 @@ class Agent:
         for channel in self.channels.values():
             channel.start()
         for sink in self.sinks:
-            sink.thread.start()
+            sink.start()
         if self.spark is not None:
             self.spark.start()
         for source in self.sources:
-            source.thread.start()
+            source.start()
 
     def look(self) -> None:
         """Say what is to be said now and then, whether anything happens or not. To be called every second or so."""
@@ -178,6 +183,7 @@ class Agent:
         then the new parts begin. Raises FlafkaError, and goes on as before, where such a channel cannot be emptied.
         """
         new = described(spec)
+        import_libraries(spec)
         with self._changing:
             changes = between(self._described, new)
             if changes:
@@ -201,7 +207,7 @@ class Agent:
                 sink.draining.clear()
             self._look_at_all_anew()
             for source in again:
-                source.thread.start()
+                source.start()
             names = ", ".join(name for name, c in ended.items() if not c.channel.durable)
             raise FlafkaError(
                 f"channel {names} changes, and its sinks do not deliver what it holds: nothing was changed"
@@ -248,11 +254,11 @@ class Agent:
         for channel in channels:
             channel.start()
         for sink in sinks:
-            sink.thread.start()
+            sink.start()
         if changes.spark and self.spark is not None:
             self.spark.start()
         for source in sources:
-            source.thread.start()
+            source.start()
 
     def _look_at_all_anew(self) -> None:
         self.watch.stop()
@@ -290,7 +296,7 @@ class Agent:
         if self.spark is not None:
             clean &= self.spark.stop(FLUSH_SECONDS)
         clean &= _join([s.thread for s in self.sinks], FLUSH_SECONDS)
-        clean &= not any(sink.failing() for sink in self.sinks)
+        clean &= not any(sink.failing() for sink in self.sinks) and not self.ended
         _stop_channels(self.channels.values())
         for name in self.channels:
             self._close_letters(name)
@@ -302,6 +308,7 @@ class Agent:
         self.view.history.stop()
         logging.getLogger().removeHandler(self.view.recent)
         self._keep_metrics()
+        self.ended.uninstall()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
 

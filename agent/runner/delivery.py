@@ -34,7 +34,7 @@ from plugins import (
     Sink,
     Taken,
 )
-from plugins.installed import described
+from plugins.installed import described_method
 
 FEW = 100
 """So many events are offered first while a sink is paused."""
@@ -188,9 +188,9 @@ class Delivery:
             held = {id(taken): (claim, taken) for claim, taken in (*self._unflushed, (claim, taken))}
             unknown = e.reasons.keys() - self._reject(e, [*held.values()])
             if unknown and not self._strayed:
+                who = described_method(type(self.sink), "write")
                 raise FlafkaError(
-                    f"{described(type(self.sink))} rejects events that it did not get: {min(map(str, unknown))}; "
-                    "their ids are batch.id(row)"
+                    f"{who} rejects events that it did not get: {min(map(str, unknown))}; their ids are batch.id(row)"
                 ) from e
         if self.rejections.paused and self.committing is None:
             self.flush()
@@ -349,5 +349,4 @@ def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: obje
         wrong = "keep the ids of events: make its batch with where(), map() or with_…() of the one that it gets"
     else:
         return
-    # Only now, as it reads the source file.
-    raise FlafkaError(f"intercept() of {described(type(interceptor))} must {wrong}")
+    raise FlafkaError(f"intercept() of {described_method(type(interceptor), 'intercept')} must {wrong}")

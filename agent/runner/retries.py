@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 
 from plugins import FlafkaError, Metrics, Retry
-from plugins.errors import Misuse
+from plugins.errors import ANY_FAILURE, Misuse
 from plugins.installed import blamed, from_plugin
+from plugins.threads import in_words
 
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
@@ -82,9 +83,16 @@ class Retries:
 
         With a `backoff` of its own where several things are tried at once. For the log, `what` says what has failed
         where the error does not, and `then` what happens now where that is not the next try.
+
+        Never raises, does no file I/O and imports nothing: the caller is the last resort of a component's thread.
         """
-        with self._lock:
-            return self._failed(error, backoff, what, then)
+        try:
+            with self._lock:
+                return self._failed(error, backoff, what, then)
+        except ANY_FAILURE:  # such as MemoryError
+            for metrics in self.metrics:
+                metrics.last_error = metrics.last_error or "it failed, and the error cannot be reported"
+            return FIRST_SECONDS
 
     def _failed(self, error: BaseException, backoff: Backoff | None, what: str, then: str) -> float:
         if time.monotonic() - self._began > STEADY_SECONDS:
@@ -157,11 +165,16 @@ class Retries:
 
 
 def told(error: BaseException) -> str:
-    """What a user is told of an error: its own words, and where a plugin raised it unless it was on purpose."""
-    if isinstance(error, Misuse):
-        where = blamed(error)
-        return f"{error} ({where})" if where and where not in str(error) else str(error)
-    return str(error) if isinstance(error, FlafkaError) else unforeseen(error)
+    """Text of an error for a user: its own words, and the place in a plugin that raised it unless on purpose."""
+    try:
+        if isinstance(error, Misuse):
+            where = blamed(error)
+            return f"{error} ({where})" if where and where not in str(error) else str(error)
+        if isinstance(error, FlafkaError):
+            return str(error)
+    except ANY_FAILURE:  # an error of a plugin may have a faulty __str__
+        return type(error).__name__
+    return unforeseen(error)
 
 
 def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
@@ -172,9 +185,9 @@ def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
 
 
 def unforeseen(error: BaseException) -> str:
-    """What a user is told of an error that nobody has a sentence for: where a plugin raised it, too."""
+    """Text of an error that no component foresaw, with the place in a plugin that raised it."""
     where = blamed(error)
-    return f"{type(error).__name__}: {error}" + (f" ({where})" if where else "")
+    return in_words(type(error), error) + (f" ({where})" if where else "")
 
 
 def worked(metrics: Metrics) -> None:

@@ -6,10 +6,11 @@ import logging
 import threading
 from typing import Any
 
-from agent.runner.retries import Retries
+from agent.runner.retries import Retries, told
 from plugins import Component
 from plugins.errors import ANY_FAILURE
 from plugins.shared.disk import least_room
+from plugins.threads import start_thread
 
 
 class Worker:
@@ -44,6 +45,10 @@ class Worker:
                 self.close()
             self.stopping.wait(seconds)
 
+    def start(self) -> None:
+        """Start the thread."""
+        start_thread(self.thread)
+
     def work(self) -> None:
         """Open the component and use it until stopping is set."""
         raise NotImplementedError
@@ -58,4 +63,4 @@ def close(component: Component[Any], log: logging.Logger) -> None:
     try:
         component.close()
     except ANY_FAILURE as e:  # it must not keep others from being closed
-        log.warning("closing failed: %s", e)
+        log.warning("closing failed: %s", told(e))

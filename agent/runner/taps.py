@@ -7,6 +7,7 @@ what comes faster than its reader takes is counted and left out: nothing waits f
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -29,6 +30,7 @@ from agent.state import state_directory
 from agent.topology import AgentSpec, SinkSpec, SourceSpec
 from plugins import Batch
 from plugins.problems import suggestion
+from plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ MOST_EVENTS = 1000
 MOST_READERS = 16
 LOOK_SECONDS = 0.5
 """A reader that went away, and events that were left out, are noticed so soon."""
+ACCEPT_SECONDS = 0.5
+"""Wait before the next attempt to accept, while the process has no file descriptor for it."""
 ASK_SECONDS = 5.0
 """So long a reader may take to say what it wants."""
 HEAD = struct.Struct("!II")
@@ -214,7 +218,7 @@ class TapServer:
             log.warning("agent tap cannot be used, as %s cannot be made: %s", self._file, e.strerror or e)
             return
         if self._socket is not None:
-            threading.Thread(target=self._accept, args=(self._socket,), name="taps", daemon=True).start()
+            start_thread(threading.Thread(target=self._accept, args=(self._socket,), name="taps", daemon=True))
 
     def stop(self) -> None:
         """End all of it."""
@@ -266,15 +270,23 @@ class TapServer:
         while not self._stopping.is_set():
             try:
                 reader, _ = listener.accept()
-            except OSError:  # closed, as the agent stops
-                return
+            except OSError as e:
+                if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED):
+                    self._stopping.wait(ACCEPT_SECONDS)
+                    continue
+                return  # closed, as the agent stops
             self._readers = {one for one in self._readers if one.is_alive()}
             if len(self._readers) >= MOST_READERS:
                 reader.close()
                 continue
             thread = threading.Thread(target=self._serve, args=(reader,), name="tap", daemon=True)
-            thread.start()  # before `stop` can find it, which waits for its end
-            self._readers.add(thread)
+            try:
+                thread.start()  # before `stop` can find it, which waits for its end
+            except RuntimeError as e:
+                log.warning("agent tap cannot be answered: %s", e)
+                reader.close()
+            else:
+                self._readers.add(thread)
 
     def _serve(self, reader: socket.socket) -> None:
         with reader, contextlib.suppress(OSError, ValueError):  # it went away, or is no reader

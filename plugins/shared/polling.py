@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from plugins.errors import FlafkaError, Retry
 from plugins.metrics import Metrics
 from plugins.shared.kafkaclient import CONSUMER, raising, reason
+from plugins.threads import start_thread
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits, until half of it was taken."""
@@ -60,7 +61,7 @@ class Poller(ABC):
 
     def start(self) -> None:
         """Begin to poll."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def close(self) -> None:
         """Stop polling. A static member keeps its partitions until its session times out.

@@ -59,7 +59,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     type_name = "hbase"
     most_size = 4 << 20
     refusal = "HBase refuses its row"
-    libraries: ClassVar = {"happybase": "hbase"}
+    libraries: ClassVar = {"happybase": "hbase", "thriftpy2.thrift": "hbase"}
     differences = HBASE
     aliases = (
         "hbase2",

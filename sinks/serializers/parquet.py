@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -54,6 +55,8 @@ class Parquet(Serializer):
 
     def __init__(self, codec: str, columns: Mapping[str, str] | None = None) -> None:
         """`columns` are names of `TYPES`, by header."""
+        # Loads file systems, S3 among them: an agent without Parquet needs none. Now, as it may fail later.
+        importlib.import_module("pyarrow.parquet")
         self._codec = codec
         self._types = {header: TYPES[name] for header, name in (columns or {}).items()}
         self._schema = pa.schema([*(pa.field(header, kind) for header, kind in self._types.items()), *FIELDS])
@@ -72,7 +75,7 @@ class ParquetFile(Writer):
     """One file, in groups of rows; only `close` makes it readable."""
 
     def __init__(self, codec: str, schema: Any) -> None:
-        import pyarrow.parquet as pq  # loads file systems, S3 among them: an agent without Parquet needs none
+        import pyarrow.parquet as pq
 
         self._out = _Out()
         self._writer = pq.ParquetWriter(self._out, schema, compression=codec)

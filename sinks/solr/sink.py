@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
@@ -61,7 +61,19 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     differences = SOLR
     most_size = 4 << 20
     refusal = "Solr refuses its document"
-    libraries: ClassVar = {"pysolr": "solr", "requests": "solr"}
+    libraries: ClassVar = {
+        "pysolr": "solr",
+        "requests": "solr",
+        "kazoo.client": "morphlines",
+        "kazoo.handlers.threading": "morphlines",
+    }
+
+    @classmethod
+    def libraries_for(cls, config: SolrConfig) -> Mapping[str, str]:
+        """Return the libraries for Solr, and those for ZooKeeper where a morphline may name it."""
+        more = config.morphline_file is not None
+        return {module: extra for module, extra in cls.libraries.items() if more or extra == "solr"}
+
     aliases = (
         "morphline_solr",
         "org.apache.flume.sink.solr.morphline.MorphlineSolrSink",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import socket
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from plugins import Event, Source
+from plugins.threads import complain_rarely
 from sources import serving
 from sources.connections import Connections
 from sources.http import handlers
@@ -52,7 +54,7 @@ class Server(serving.Server[Request]):
     """Serves clients at `endpoint` from `start` to `stop`. `stored` may be called by any thread."""
 
     def __init__(self, source: Source[HttpConfig], endpoint: Endpoint) -> None:
-        super().__init__("http")
+        super().__init__(source)
         config = self.config = source.config
         self.metrics = source.metrics
         self._reader = config.reader()
@@ -63,6 +65,7 @@ class Server(serving.Server[Request]):
         settings = uvicorn.Config(
             self._answer,
             interface="asgi3",
+            loop="asyncio",
             proxy_headers=False,
             http="h11",
             ws="none",
@@ -75,7 +78,7 @@ class Server(serving.Server[Request]):
         )
         settings.load()
         reception = Reception(source, endpoint, config.idle_timeout, lambda client: self._server.protocol(client))
-        self._server = _Server(settings, reception)
+        self._server = _Server(settings, reception, source.log)
 
     def _end(self) -> None:
         self._call(self._give_up)  # 503 is answered to whoever waits
@@ -190,12 +193,13 @@ class Server(serving.Server[Request]):
 class _Server(uvicorn.Server):
     """uvicorn's, with a reception instead of its own listening."""
 
-    def __init__(self, settings: uvicorn.Config, reception: Reception[HttpConfig]) -> None:
+    def __init__(self, settings: uvicorn.Config, reception: Reception[HttpConfig], log: logging.Logger) -> None:
         super().__init__(settings)
-        self._reception = reception
+        self._reception, self._log = reception, log
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn calls this first."""
+        complain_rarely(asyncio.get_running_loop(), self._log)
         await super().startup(sockets=[])
         self._reception.open()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from plugins import Batch
 from sources.http.config import HttpConfig
@@ -23,6 +23,7 @@ class HttpSource(ServingSource[HttpConfig, "Server", "Request"]):
     type_name = "http"
     aliases = ("org.apache.flume.source.http.HTTPSource",)
     differences = HTTP
+    libraries: ClassVar = {"sources.http.server": ""}
 
     def _serve(self, endpoint: Endpoint) -> Server:
         from sources.http.server import Server

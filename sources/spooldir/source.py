@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -48,6 +49,12 @@ class SpooldirSource(Source[SpooldirConfig]):
     type_name = "spooldir"
     aliases = ("org.apache.flume.source.SpoolDirectorySource",)
     differences = SPOOLDIR
+    libraries: ClassVar = {"fastavro": "avro"}
+
+    @classmethod
+    def libraries_for(cls, config: SpooldirConfig) -> Mapping[str, str]:
+        """Return the library for Avro files, where these are read."""
+        return cls.libraries if config.deserializer == "AVRO" else {}
 
     def __init__(self, config: SpooldirConfig, name: str = "") -> None:
         super().__init__(config, name)

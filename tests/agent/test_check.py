@@ -54,11 +54,15 @@ def test_a_bad_one(run: Run) -> None:
     )
 
 
-def test_a_library_that_is_missing_is_a_warning_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_missing_is_an_error_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(COMPONENTS.get("sink", "index"), "libraries", {"json": "x", "no_such_library": "solr"})
-    assert run("check", "-c", "good.conf").output.splitlines()[0] == (
-        "good.conf:7: warning: a1.sinks.k1: no_such_library is not installed: pip install 'flafka[solr]'"
-    )
+    message = "good.conf:7: a1.sinks.k1: no_such_library is not installed: pip install 'flafka[solr]'"
+    checked = run("check", "-c", "good.conf")
+    assert (checked.exit_code, checked.output) == (2, f"{message}\n1 error: it would not start\n")
+    started = run("start", "-c", "good.conf")
+    assert (started.exit_code, started.output) == (2, f"{message}\n1 error; nothing was started\n")
+    migrated = run("migrate", "good.conf")
+    assert "pip install" not in migrated.output, "it is no matter of the file"
 
 
 def test_warnings_do_not_fail_but_for_strict(run: Run) -> None:

@@ -75,7 +75,7 @@ def test_solr_is_for_the_sink(tmp_path: Path) -> None:
         made(tmp_path, '{ loadSolr { solrLocator { solrUrl : "http://h/solr/c" } } }')
 
 
-def test_a_library_that_is_not_installed_is_a_warning_about_this_machine(
+def test_a_library_that_is_not_installed_is_an_error_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "morphline.conf"
@@ -86,7 +86,7 @@ def test_a_library_that_is_not_installed_is_a_warning_about_this_machine(
     assert config is not None
     (caution,) = config.cautions()
     assert caution.message == "needs hocon, which is not installed: pip install 'flafka[morphlines]'"
-    assert caution.as_in_flume
+    assert caution.uninstalled
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member
     sink.draining.set()
     for one in sink.members:
         one.sink.read_back = True
-    sink.thread.start()
+    sink.start()
     return sink
 
 

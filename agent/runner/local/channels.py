@@ -48,10 +48,6 @@ class ChannelRunner(Worker):
         self.may_close = threading.Event()
         channel.stopping = threading.Event()  # puts under way go on while the agent drains
 
-    def start(self) -> None:
-        """Open it, on a thread of its own."""
-        self.thread.start()
-
     def work(self) -> None:
         """Open, and wait; tell the audit now and then."""
         self.channel.open()

@@ -16,6 +16,7 @@ from agent.runner.local.outage import GATE_SECONDS, Outage
 from agent.runner.retries import Backoff, Retries, told
 from plugins import Batch, PartitionClaim, Reader, Taken
 from plugins.errors import ANY_FAILURE
+from plugins.threads import start_thread
 
 LOOK_SECONDS = 0.2
 NEARLY_EMPTY = 2
@@ -56,7 +57,7 @@ class Forwarder:
 
     def start(self) -> None:
         """Look at what the overflow holds, and forward it."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def stop(self) -> None:
         """Finish the batch that is being forwarded, unless it takes long; what is left stays in the overflow."""

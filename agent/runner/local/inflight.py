@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from plugins import Batch
-from plugins.errors import ANY_FAILURE
+from plugins.threads import START_SECONDS, start_thread
 
 
 @dataclass(eq=False)
@@ -47,6 +48,7 @@ class InFlight:
         """Whether one was not stored, so that no more shall come."""
         self.failures: list[BaseException] = []
         """What was raised."""
+        self._start()  # before any batch is taken, which could not be delivered without a thread
 
     def put(self, batch: Batch, number: int) -> bool:
         """Have it delivered; waits for room. False where one before was not stored: then it is not taken."""
@@ -58,10 +60,8 @@ class InFlight:
             self._under_way.append(one)
             self._free -= 1
             if self._free < 0 and len(self._threads) < self._most:
-                self._free += 1
-                name = f"{self._name}-deliver_{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
-                self._threads[-1].start()
+                with contextlib.suppress(RuntimeError):  # the system starts no thread: fewer do it
+                    self._start()
         self._work.put(one)
         return True
 
@@ -72,11 +72,19 @@ class InFlight:
         for thread in self._threads:
             thread.join()
 
+    def _start(self) -> None:
+        """Start one more thread. Raises RuntimeError where the system starts none."""
+        name = f"{self._name}-deliver_{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        start_thread(thread, START_SECONDS if not self._threads else 0)
+        self._threads.append(thread)
+        self._free += 1
+
     def _run(self) -> None:
         while (one := self._work.get()) is not None:
             try:
                 one.stored = self._deliver(one.batch, one.number)
-            except ANY_FAILURE as e:  # whoever puts raises it
+            except BaseException as e:  # noqa: BLE001  # the source's thread raises it
                 one.failure = e
             with self._lock:
                 one.delivered = True
@@ -101,6 +109,6 @@ class InFlight:
             self.ended = self.ended or not one.stored
             if not self.ended:
                 self._stored(one.batch)
-        except ANY_FAILURE as e:
+        except BaseException as e:  # noqa: BLE001  # the source's thread raises it
             self.ended = True
             self.failures.append(e)

@@ -14,11 +14,12 @@ from agent.runner.held import Held
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.commits import Commits
 from agent.runner.local.sinkprocessors import sink_processor_of
-from agent.runner.retries import LONGEST_SECONDS, Retries
+from agent.runner.retries import LONGEST_SECONDS, Retries, told
 from agent.topology import SinkGroupSpec, SinkSpec
 from plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
 from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
-from plugins.installed import described
+from plugins.installed import described_method
+from plugins.threads import start_thread
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
@@ -120,6 +121,10 @@ class SinkRunner:
                 self.close()
             self.stopping.wait(seconds)
 
+    def start(self) -> None:
+        """Start the thread."""
+        start_thread(self.thread)
+
     def work(self) -> None:
         """Open the sinks and the reader, and use them until stopping is set."""
         if not self.channel.wait_until_open(self.stopping):
@@ -149,7 +154,10 @@ class SinkRunner:
     def close(self) -> None:
         """Release the reader and the sinks."""
         if self.reader is not None:
-            self.reader.close()
+            try:
+                self.reader.close()
+            except ANY_FAILURE as e:  # the sinks are to be closed all the same
+                self.log.warning("closing the reader failed: %s", told(e))
         self.reader, self._current, self._attempts, self._busy = None, None, None, False
         for member in self.members:
             member.delivery.close()
@@ -215,7 +223,7 @@ class SinkRunner:
             member.metrics.add("BatchEmptyCount")
             return None
         if not (isinstance(taken, Taken) and isinstance(taken.batch, Batch)):
-            who = f"take() of {described(type(self.reader))}"
+            who = f"take() of {described_method(type(self.reader), 'take')}"
             raise ReaderFailed(f"{who} must return None or a Taken with a Batch, not {taken!r:.60}", MISUSE_SECONDS)
         return taken
 

@@ -23,7 +23,7 @@ from agent.runner.taps import Taps
 from agent.topology import SourceSpec
 from plugins import Batch, Interceptor, Metrics, Source, Unwritable
 from plugins.errors import ANY_FAILURE, Misuse
-from plugins.installed import at_work, described
+from plugins.installed import at_work, described, described_method
 
 
 class SourceRunner(Worker):
@@ -100,7 +100,8 @@ class SourceRunner(Worker):
 
     def _no_batch(self, what: str, frame: FrameType | None) -> Misuse:
         place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
-        cls = described(type(self.source), place)
+        source = type(self.source)
+        cls = described(source, place) if place is not None else described_method(source, "batches")
         message = f"batches() of {cls} must yield batches, such as Batch.of([Event(…)]), and {what}"
         return Misuse(message)
 
@@ -152,9 +153,9 @@ class SourceRunner(Worker):
         """Why it goes on although it is to stop, in words; empty where it has ended, or waits for a channel."""
         if not (self.stopping.is_set() and self.thread.is_alive()) or self._under_way:
             return ""
-        what = at_work(self.thread)
+        who, what = described_method(type(self.source), "batches"), at_work(self.thread)
         return (
-            f"{described(type(self.source))} does not stop: it is in {what}; what blocks has to end soon after "
+            f"{who} does not stop: it is in {what}; what blocks has to end soon after "
             "`stopping` is set, such as by a timeout of a second"
         )
 

@@ -14,13 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.runner.deadletters.notices import Causes
-from agent.runner.retries import Retries, worked
+from agent.runner.retries import Retries, told, worked
 from agent.runner.spark.gateway import ended
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.workplace import workplace
 from agent.state import state_directory
 from agent.topology import AgentSpec, SinkSpec
 from plugins import Metrics, Retry
+from plugins.errors import ANY_FAILURE
+from plugins.threads import start_thread
 
 log = logging.getLogger("spark")
 
@@ -52,7 +54,7 @@ class SparkRunner:
 
     def start(self) -> None:
         """Start supervising; returns at once."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def running(self) -> bool:
         """Whether there is a driver, or one may be started."""
@@ -77,7 +79,11 @@ class SparkRunner:
         while not self._stopping.is_set():
             self._said = ""
             retries.begin()
-            code = self._run_once()
+            try:
+                code = self._run_once()
+            except ANY_FAILURE as e:  # such as too many open files: it is no end of this thread
+                self._said = f"the Spark driver cannot be started: {told(e)}"
+                code = 1
             self.application = {}
             if self._stopping.is_set():
                 return

@@ -1,0 +1,59 @@
+"""Modules that an agent imports before its sources open.
+
+An import needs file descriptors and memory. One that is made by the first failure, by the first request or by a sink
+that opens again fails when the process has none left. Some libraries, once imported in part, stay unusable.
+"""
+
+from __future__ import annotations
+
+import encodings.idna
+import importlib.util
+from collections.abc import Iterable, Iterator
+
+import numpy.ma
+import uvicorn.lifespan.off
+import uvicorn.loops.asyncio
+import uvicorn.protocols.http.h11_impl
+
+from agent.topology import AgentSpec, ComponentSpec
+from plugins import FlafkaError
+from plugins.component import require
+from plugins.errors import ANY_FAILURE
+
+BY_LIBRARIES = (
+    encodings.idna,
+    numpy.ma,
+    uvicorn.lifespan.off,
+    uvicorn.loops.asyncio,
+    uvicorn.protocols.http.h11_impl,
+)
+"""Modules that a library imports at its first use: names of hosts, PyArrow, HTTP servers."""
+
+
+def import_libraries(spec: AgentSpec) -> None:
+    """Import what the components of a configuration import after they are made, except those that run on Spark.
+
+    A library that is not installed is left to the component. Raises FlafkaError where an import fails otherwise.
+    """
+    for one in _components(spec):
+        for module, extra in one.cls.libraries_for(one.config).items():
+            try:
+                if _is_installed(module):
+                    require(module, extra)
+            except ANY_FAILURE as e:
+                raise FlafkaError(f"{one.path}: {module} cannot be imported: {type(e).__name__}: {e}") from e
+
+
+def _components(spec: AgentSpec) -> Iterator[ComponentSpec]:
+    owners: Iterable[ComponentSpec] = (*spec.sources, *(one for one in spec.sinks if one.runner == "local"))
+    yield from spec.channels
+    for owner in owners:
+        yield owner
+        yield from getattr(owner, "interceptors", ())
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package of that module is missing
+        return False
