@@ -30,6 +30,10 @@ class Metrics:
         all is well. Unlike the latest failure it does not end with the next batch that is stored, and the agent
         counts as healthy."""
 
+        self.standby = ""
+        """Why the sink delivers nothing at present though its group does; empty for all but standbys. A standby does
+        not count in the agent's health, also where its latest attempt failed.
+        """
         self.covered = False
         """Whether something else does its work while it fails: the agent counts as healthy then, and it as degraded.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -47,7 +48,7 @@ class Ended:
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
-        self._before: Callable[[threading.ExceptHookArgs], object] | None = None
+        self._before: tuple[Callable[..., object], Callable[..., object]] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._reasons)
@@ -59,12 +60,22 @@ class Ended:
     def install(self) -> None:
         """Be told of all threads of this process that end by an error, SystemExit included."""
         if self._before is None:
-            self._before, threading.excepthook = threading.excepthook, self._ended
+            self._before = threading.excepthook, sys.unraisablehook
+            threading.excepthook, sys.unraisablehook = self._ended, self._unraisable
 
     def uninstall(self) -> None:
         """Be told no more."""
         if self._before is not None:
-            threading.excepthook, self._before = self._before, None
+            (threading.excepthook, sys.unraisablehook), self._before = self._before, None
+
+    def _unraisable(self, args: sys.UnraisableHookArgs) -> None:
+        # A thread without memory for its first call ends here, and whoever started it would wait for ever.
+        begin = args.object
+        thread = getattr(begin, "__self__", None)
+        if isinstance(thread, threading.Thread) and thread.ident is None and callable(begin):
+            begin()
+        elif self._before is not None:
+            self._before[1](args)
 
     def _ended(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "unknown"

@@ -43,7 +43,7 @@ class Row:
     name: str
     type: str
     state: str
-    """ok, degraded or failing."""
+    """ok, standby, degraded or failing."""
     reason: str
     rate: float | None
     """Events a second."""
@@ -131,7 +131,8 @@ def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[Row]:
 def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
     key, kind = node["metrics"], node["kind"]
     figures = {name: float(text) for name, text in state["figures"].get(key, {}).items() if _is_number(text)}
-    reason = state["failing"].get(key) or state["degraded"].get(key) or ""
+    kinds = [word for word in ("failing", "degraded", "standby") if key in state.get(word, {})]
+    reason = state[kinds[0]][key] if kinds else ""
     lag, unit = figures.get("Lag"), node.get("lag_unit", "")
     if kind == "channel" and node["type"] != "kafka":
         lag, unit = figures.get("ChannelSize"), "events"
@@ -139,7 +140,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
     name = node["name"] if kind != "interceptor" else ".".join(node["id"].split(".")[-3::2])
     return Row(
         *(node["id"], kind, name, node["type"]),
-        "failing" if key in state["failing"] else "degraded" if key in state["degraded"] else "ok",
+        kinds[0] if kinds else "ok",
         reason,
         state["rates"].get(key, {}).get(RATE[kind]),
         figures.get(RATE[kind]),
@@ -280,7 +281,7 @@ def drawn(graph: dict[str, Any], state: dict[str, Any], trouble: str, height: in
     from rich.table import Table
     from rich.text import Text
 
-    colours = {"ok": "green", "degraded": "yellow", "failing": "red"}
+    colours = {"ok": "green", "standby": "cyan", "degraded": "yellow", "failing": "red"}
     wrong = problems(state)
     every = list(rows(graph, state))
     shown = fitting(every, max(height - 5 - 2 * min(len(wrong), 5), 5))

@@ -121,17 +121,25 @@ class Registry:
     def failing(self) -> dict[str, str]:
         """Components whose latest attempt failed, with the reason, and threads that have ended unexpectedly.
 
-        A component whose work another one does (`Metrics.covered`) is not among them. A thread is reported as its
+        A component whose work another one does (`Metrics.covered`, `Metrics.standby`) is not among them. A thread is reported as its
         component where its name begins with the component's path, and as `THREAD.<name>` otherwise.
         """
         failing = {
             f"{c.kind}.{c.name}": c.metrics.last_error
             for c in self.components
-            if c.metrics.last_error and not c.metrics.covered
+            if c.metrics.last_error and not c.metrics.covered and not c.metrics.standby
         }
         for thread, reason in self._ended().items():
             failing[self._component_of(thread)] = reason
         return failing
+
+    def standby(self) -> dict[str, str]:
+        """Sinks of failover groups that another one stands in for, with the latest failure where there is one."""
+        return {
+            f"{c.kind}.{c.name}": "; ".join(filter(None, (c.metrics.standby, c.metrics.last_error)))
+            for c in self.components
+            if c.metrics.standby
+        }
 
     def _component_of(self, thread: str) -> str:
         for c in self.components:

@@ -146,7 +146,8 @@ class MetricsServer:
             told = {"agent": self.registry.agent, "state": self.registry.state()}
             application = self.registry.application()
             more = {"spark": application} if application else {}
-            told_of_all = {**told, "failing": failing, "degraded": degraded, **more}
+            standby = {"standby": standbys} if (standbys := self.registry.standby()) else {}
+            told_of_all = {**told, "failing": failing, "degraded": degraded, **standby, **more}
             return Json(told_of_all, status_code=503 if failing else 200)
 
         async def readiness(_: Request) -> Response:

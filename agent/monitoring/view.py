@@ -68,6 +68,7 @@ class View:
             "state": self.registry.state(),
             "failing": failing,
             "degraded": degraded,
+            "standby": self.registry.standby(),
             "figures": self.registry.flume(),
             "rates": self.history.rates(),
             "kafka": self._watch.clusters(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -32,15 +33,23 @@ class Lock:
         except OSError as e:
             self._file.close()
             raise Retry(f"{directory} is used by another process{_named(directory)}") from e
+        try:
+            self._file.truncate(0)
+            self._file.write(f"{os.getpid()}\n")
+            self._file.flush()
+        except OSError:  # the disk may be full: whoever opens again must not find it locked by itself
+            self._close()
+            raise
         self._held[self._directory] = name
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
 
     def release(self) -> None:
-        """It may be another's."""
+        """Let another channel have the directory. Raises nothing, so that all locks of a channel are released."""
         del self._held[self._directory]
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):  # it closes the file also where what is buffered cannot be written
+            self._file.close()
 
     @classmethod
     def held(cls, directory: Path) -> str:

@@ -270,3 +270,58 @@ def test_random_gives_each_sink_its_share(seed: int) -> None:
     assert all(firsts.count(name) > 50 for name in NAMES)
     chance.failed("k1")
     assert sorted(chance.attempts()) == sorted(NAMES)
+
+
+# --- health while no event comes
+
+
+def quickly(group: Group) -> None:
+    """Turn once, as if the waits after failures were over."""
+    group.now += 60
+    for member in group.runner.members:
+        member.again = 0.0
+    group.runner.turn()
+
+
+def states(group: Group) -> dict[str, str]:
+    """Return `ok`, `failing` or `standby` of each sink, as the registry takes them from the metrics."""
+    metrics = {member.name: member.metrics for member in group.runner.members}
+    return {name: "standby" if m.standby else "failing" if m.last_error else "ok" for name, m in metrics.items()}
+
+
+@pytest.mark.parametrize("processor", [FAILOVER, BALANCE], ids=["failover", "load_balance"])
+def test_a_sink_that_works_again_is_not_failing_though_no_event_comes(processor: SinkProcessorSpec) -> None:
+    group = Group(processor)
+    group.sinks["k2"].fails.add("open")
+    group.runner.open()
+    others = "standby" if processor is FAILOVER else "ok"
+    assert states(group) == {"k1": "ok", "k2": "standby" if processor is FAILOVER else "failing", "k3": others}
+    quickly(group)
+    assert group.runner.members[1].metrics.last_error == "open failed"
+    group.sinks["k2"].fails.clear()
+    quickly(group)
+    assert states(group) == {"k1": "ok", "k2": others, "k3": others}
+    assert group.runner.members[1].metrics.last_error == ""
+
+
+def test_a_sink_of_a_failover_group_in_whose_place_another_one_delivers_is_a_standby() -> None:
+    group = Group(FAILOVER)
+    group.runner.draining.set()
+    group.runner.open()
+    group.sinks["k1"].fails.add("flush")
+    group.put(b"1")
+    group.turn_until_empty()
+    assert states(group) == {"k1": "standby", "k2": "ok", "k3": "standby"}
+    assert group.runner.members[0].metrics.standby == "k2 delivers in its place"
+    assert group.runner.members[0].metrics.last_error == "flush failed"
+    for sink in group.sinks.values():
+        sink.fails.add("flush")
+    group.put(b"2")
+    while group.runner.turn():
+        pass
+    assert set(states(group).values()) == {"failing"}, "no sink delivers"
+    for sink in group.sinks.values():
+        sink.fails.clear()
+    group.turn_until_empty()
+    assert states(group)["k1"] in ("ok", "standby")
+    assert sorted(group.durable()) == [b"1", b"2"]

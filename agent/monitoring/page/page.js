@@ -22,8 +22,8 @@ let graph = null, state = null, shown = null, filesAsked = 0, turns = 0;
 
 const figure = (node, name) => { const v = state.figures[node.metrics]?.[name]; return v === undefined ? undefined : Number(v); };
 const rate = (node, name) => state.rates[node.metrics]?.[name];
-const why = (node) => state.failing[node.metrics] || state.degraded[node.metrics] || "";
-const health = (node) => (node.metrics in state.failing ? "failing" : node.metrics in state.degraded ? "degraded" : "ok");
+const why = (node) => state.failing[node.metrics] || state.degraded[node.metrics] || state.standby?.[node.metrics] || "";
+const health = (node) => ["failing", "degraded", "standby"].find((kind) => node.metrics in (state[kind] ?? {})) || "ok";
 const onSpark = (node) => node.words.includes("on Spark");
 
 /** Fill an element by what `make` returns, unless that is what it shows already: focus and selections stay. */

@@ -29,6 +29,9 @@ class SinkProcessor(Protocol):
     def delivered(self, sink: str) -> None:
         """It did."""
 
+    def may_try(self, sink: str) -> bool:
+        """Return True unless the sink is in its penalty."""
+
 
 def sink_processor_of(
     spec: SinkProcessorSpec | None, sinks: Sequence[str], clock: Clock = time.monotonic
@@ -76,6 +79,10 @@ class Failover:
             del self._failures[sink]
             self._live = sorted([*self._live, sink], key=lambda name: -self._priorities[name])
 
+    def may_try(self, sink: str) -> bool:
+        """Return True unless the sink is in its penalty."""
+        return self._until.get(sink, 0.0) <= self._clock()
+
 
 class LoadBalance:
     """Batches go to the sinks in turn, or by chance. One that failed is left alone, unless `longest` is 0."""
@@ -110,3 +117,7 @@ class LoadBalance:
 
     def delivered(self, sink: str) -> None:
         """Nothing: as in Flume, a sink that fails now and then is left alone for longer all the same."""
+
+    def may_try(self, sink: str) -> bool:
+        """Return True unless the sink is in its penalty."""
+        return self._until.get(sink, 0.0) <= self._clock()

@@ -27,6 +27,7 @@ QUIET_SECONDS = 3.0
 ROUND_SECONDS = 5.0
 """The longest wait, as in Flume, before the sinks of a group are asked again when none of them worked."""
 ANOTHER = "another sink of the group gets the batch"
+LATER = "tried again when it is its turn"
 
 
 class Member:
@@ -37,6 +38,14 @@ class Member:
         self.name, self.path = delivery.spec.name, delivery.path
         self.sink, self.metrics = delivery.sink, delivery.metrics
         self.retries = Retries(delivery.path, delivery.metrics, longest=longest)
+        self.again = 0.0
+        """Time of `time.monotonic` at which it may be tried again without an event."""
+
+    def failed(self, error: BaseException, then: str = "") -> float:
+        """Show a failure, and return the seconds until the next attempt."""
+        seconds = self.retries.failed(error, then=then)
+        self.again = time.monotonic() + seconds
+        return seconds
 
 
 class SinkRunner:
@@ -78,6 +87,10 @@ class SinkRunner:
             for member_of_group in self.members:
                 own = getattr(member_of_group.sink.config, "bootstrap_servers", None) or servers
                 member_of_group.retries.brokers = {"group": servers, "topic": own}
+        spec = group.processor if group is not None else None
+        priorities = spec.priorities if spec is not None and spec.kind == "failover" else {}
+        self._by_priority = sorted((one for one in self.members if priorities), key=lambda m: -priorities[m.name])
+        """Sinks of a failover group, the one that comes first at the beginning; otherwise empty."""
         self.processor = sink_processor_of(group.processor if group else None, [spec.name for spec in sinks])
         self.committing = self.members[0].delivery.committing
         """The sink, where it has a commit record of its own; it is the only one then."""
@@ -145,8 +158,9 @@ class SinkRunner:
             except ANY_FAILURE as e:
                 if len(self.members) == 1:
                     raise
-                member.retries.failed(e, then="tried again when it is its turn")
+                member.failed(e, LATER)
                 self.processor.failed(member.name)
+        self._show_standbys(next((one for one in self._by_priority if one.delivery.is_open), None))
         self.reader = self.channel.reader(self, group=self.group, member=self.member)
         if self.committing is not None:
             self.committing.membership = self.reader.membership
@@ -161,6 +175,7 @@ class SinkRunner:
         self.reader, self._current, self._attempts, self._busy = None, None, None, False
         for member in self.members:
             member.delivery.close()
+        self._show_standbys(None)
         self.ranges.clear()
         self.commits.clear()
 
@@ -171,6 +186,7 @@ class SinkRunner:
         self.turned = time.monotonic()
         if self._current is None and not self._choose():
             self._all_failed = True
+            self._show_standbys(None)
             return False
         assert self._current is not None
         try:
@@ -200,6 +216,8 @@ class SinkRunner:
         if taken is None:
             self._tell()  # where that failed after the latest commit, and nothing came since
             self._forget_failure(member)
+            if not self.ranges.waiting():
+                self._try_failed_ones()
         else:
             member.delivery.write(taken)
             self._busy = bool(self.ranges.waiting())
@@ -210,6 +228,7 @@ class SinkRunner:
             self._flush(member, due)
         if self._busy and not self.ranges.waiting():
             self.processor.delivered(member.name)
+            self._show_standbys(member)
             self._current, self._attempts, self._busy, self._all_failed = None, None, False, False
 
     def _take(self, member: Member) -> Taken | None:
@@ -229,7 +248,7 @@ class SinkRunner:
 
     def _failed(self, member: Member, error: BaseException) -> None:
         """Drop everything that is not committed: it is taken again, for whoever gets it then."""
-        self._wait = member.retries.failed(error, then=ANOTHER if len(self.members) > 1 else "")
+        self._wait = member.failed(error, ANOTHER if len(self.members) > 1 else "")
         if self._busy and not self.ranges.waiting():  # it did its part: the channel did not take the commit
             self.processor.delivered(member.name)
         else:
@@ -240,7 +259,7 @@ class SinkRunner:
         except ANY_FAILURE as e:
             if len(self.members) == 1:
                 raise
-            member.retries.failed(e, then=ANOTHER)
+            member.failed(e, ANOTHER)
             member.delivery.close()  # what it still holds goes with it
 
     def _start_over(self, member: Member) -> None:
@@ -257,6 +276,32 @@ class SinkRunner:
         if quiet and self.ranges and not self.ranges.waiting():
             member.retries.recovered()
             self._all_failed = False
+
+    def _try_failed_ones(self) -> None:
+        """Open failed sinks of a group again after their penalty: while no event comes, nothing else would show that
+        they work.
+        """
+        for member in self.members if len(self.members) > 1 else ():
+            failed = member.metrics.last_error and not isinstance(member.retries.last, ReaderFailed)
+            if not failed or time.monotonic() < member.again or not self.processor.may_try(member.name):
+                continue
+            member.delivery.close()
+            try:
+                member.delivery.open()
+            except ANY_FAILURE as e:
+                member.failed(e, LATER)
+                self.processor.failed(member.name)
+            else:
+                member.retries.recovered()
+                self.processor.delivered(member.name)
+                self._current, self._attempts, self._all_failed = None, None, False  # it may come first again
+            return
+
+    def _show_standbys(self, active: Member | None) -> None:
+        """Of a failover group: all but the sink that delivers are standbys; none where no sink delivers."""
+        for member in self._by_priority:
+            waits_for = active.name if active is not None and member is not active else ""
+            member.metrics.standby = f"{waits_for} delivers in its place" if waits_for else ""
 
     # --- making durable, and committing the channel
 
