@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TextIO
 
 FORM, LEVEL = "FLAFKA_LOG_FORMAT", "FLAFKA_LOG_LEVEL"
 """Environment variables: what the command line does not say; processes that the agent starts go by them."""
@@ -39,6 +40,15 @@ class _Json(logging.Formatter):
         return json.dumps(told, ensure_ascii=False)
 
 
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Standard error; a line that it does not take is left out, as on a full disk nothing else can be done."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # as logging has it
+        """Report only what is no error of the stream."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def time_of(record: logging.LogRecord) -> str:
     """When it was said, in local time with its zone, to the millisecond."""
     return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(timespec="milliseconds")
@@ -58,7 +68,7 @@ def log_to_stderr(
         handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False)
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     else:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _Stderr(sys.stderr)
         handler.setFormatter(_Json() if form == "json" else _Plain("%(levelname)s %(name)s: %(message)s"))
     if keep is not None:
         handler.addFilter(keep)

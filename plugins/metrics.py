@@ -79,6 +79,11 @@ class Metrics:
         with self._lock:
             return frozenset(self._gauges)
 
+    def counters(self) -> dict[str, float]:
+        """Return the present values of all that is counted, without gauges."""
+        with self._lock:
+            return {name: value for name, value in self._values.items() if name not in self._gauges}
+
     def error(self, text: str) -> None:
         """Remember the latest failure, so that the dashboard can show it; an empty text clears it."""
         self.last_error, self.last_error_time = text, time.time()

@@ -116,7 +116,10 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
                 break
         systemd.stopping()
         threading.Thread(target=_end_at_once, args=(agent, signals, bool(asked)), daemon=True).start()
-        return 0 if agent.stop() and not stuck else 1
+        code = 0 if agent.stop() and not stuck else 1
+        if agent.hangs():  # Python would wait for the threads of sinks until their stores answer
+            _end_without_waiting(code)
+        return code
 
 
 @contextmanager
@@ -190,6 +193,13 @@ def _end_at_once(agent: Agent, signals: socket.socket, asked: bool) -> None:
     saying.start()
     saying.join(TELL_SECONDS)
     os._exit(128 + number)
+
+
+def _end_without_waiting(code: int) -> None:
+    saying = threading.Thread(target=logging.shutdown, daemon=True)
+    saying.start()
+    saying.join(TELL_SECONDS)
+    os._exit(code)
 
 
 def _allow_open_files() -> None:

@@ -121,8 +121,8 @@ class Registry:
     def failing(self) -> dict[str, str]:
         """Components whose latest attempt failed, with the reason, and threads that have ended unexpectedly.
 
-        A component whose work another one does (`Metrics.covered`, `Metrics.standby`) is not among them. A thread is reported as its
-        component where its name begins with the component's path, and as `THREAD.<name>` otherwise.
+        A component whose work another one does (`Metrics.covered`, `Metrics.standby`) is not among them. A thread is
+        reported as its component where its name begins with the component's path, and as `THREAD.<name>` otherwise.
         """
         failing = {
             f"{c.kind}.{c.name}": c.metrics.last_error

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from agent.audit.publishing import audit_of
@@ -40,6 +40,10 @@ BLOCKED_SECONDS = 5.0
 """A source that goes on for so long after it was told to stop, and waits for no channel, is mistaken, and named."""
 FLUSH_SECONDS = 60.0
 """How long a stop waits for sinks to commit what they took."""
+SILENT_SECONDS = 15.0
+"""How long a stop waits while no counter changes: a channel takes nothing, or a store does not answer."""
+FAILED_SECONDS = 5.0
+"""How long a stop waits for a component whose latest attempt has failed."""
 
 
 class Agent:
@@ -277,10 +281,7 @@ class Agent:
     def _stop(self) -> bool:
         for source in self.sources:
             source.stopping.set()
-        clean = _join([source.thread for source in self.sources], BLOCKED_SECONDS)
-        if not clean:
-            self._tell_blocked()
-            clean = _join([source.thread for source in self.sources], DRAIN_SECONDS - BLOCKED_SECONDS)
+        clean = self._join_sources()
         for source in self.sources:
             source.give_up.set()
         if not clean:
@@ -290,12 +291,14 @@ class Agent:
         for channel in self.channels.values():
             channel.stop_forwarding()
         self.drain()
-        clean &= self._drain_memory()
+        progress = {sink.path: _Progress([member.metrics for member in sink.members]) for sink in self.sinks}
+        drained = self._drain_memory()
+        clean &= drained
         for sink in self.sinks:
             sink.stopping.set()
         if self.spark is not None:
             clean &= self.spark.stop(FLUSH_SECONDS)
-        clean &= _join([s.thread for s in self.sinks], FLUSH_SECONDS)
+        clean &= self._join_sinks(progress, drained=drained)
         clean &= not any(sink.failing() for sink in self.sinks) and not self.ended
         _stop_channels(self.channels.values())
         for name in self.channels:
@@ -311,6 +314,45 @@ class Agent:
         self.ended.uninstall()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
+
+    def _join_sources(self) -> bool:
+        """Wait until sources have ended, but not long for a channel that does not take what they hold."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        progress = _Progress([part.metrics for part in (*self.sources, *self.channels.values())])
+        if _join([source.thread for source in self.sources], BLOCKED_SECONDS):
+            return True
+        self._tell_blocked()
+        while alive := [source for source in self.sources if source.thread.is_alive()]:
+            in_vain = all(source.refused() for source in alive) or progress.seconds_without() > SILENT_SECONDS
+            if in_vain or time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _join_sinks(self, progress: Mapping[str, _Progress], *, drained: bool) -> bool:
+        """Wait until sinks have ended, but not long for one that fails or whose store does not answer.
+
+        `drained` says whether memory channels are empty: what their sinks hold would be lost.
+        """
+        began = time.monotonic()
+        while alive := [sink for sink in self.sinks if sink.thread.is_alive()]:
+            waited = time.monotonic() - began
+            if all(waited > self._patience(sink, progress[sink.path], drained=drained) for sink in alive):
+                names = ", ".join(sink.path for sink in alive)
+                log.warning("%s: the stop does not wait any longer for an answer of the store", names)
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _patience(self, sink: SinkRunner, progress: _Progress, *, drained: bool) -> float:
+        silent = progress.seconds_without() > SILENT_SECONDS  # asked in any case: it looks at the counters
+        if drained and not sink.channel.channel.durable:
+            return FLUSH_SECONDS
+        return 0.0 if silent else FAILED_SECONDS if sink.failing() else FLUSH_SECONDS
+
+    def hangs(self) -> bool:
+        """Return True where a stop has left threads that Python would wait for at its own end."""
+        return any(part.thread.is_alive() for part in (*self.sources, *self.sinks))
 
     def _tell_blocked(self) -> None:
         for source in self.sources:
@@ -364,6 +406,23 @@ class Agent:
                 return False
             time.sleep(0.05)
         return True
+
+
+class _Progress:
+    """Counters of components, and when one of them has changed last."""
+
+    def __init__(self, metrics: Sequence[Metrics]) -> None:
+        self._metrics = metrics
+        self._seen, self._changed = self._counters(), time.monotonic()
+
+    def seconds_without(self) -> float:
+        """Return the time since the last change that was seen. To be called often."""
+        if (seen := self._counters()) != self._seen:
+            self._seen, self._changed = seen, time.monotonic()
+        return time.monotonic() - self._changed
+
+    def _counters(self) -> list[dict[str, float]]:
+        return [one.counters() for one in self._metrics]
 
 
 def member_id(agent: str, sink: str) -> str:

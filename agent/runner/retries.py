@@ -186,6 +186,8 @@ def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
 
 def unforeseen(error: BaseException) -> str:
     """Text of an error that no component foresaw, with the place in a plugin that raised it."""
+    if isinstance(error, RuntimeError) and error.args == ("can't start new thread",):
+        return "the system starts no more threads: raise `ulimit -u`, or TasksMax in the agent's systemd unit"
     where = blamed(error)
     return in_words(type(error), error) + (f" ({where})" if where else "")
 

@@ -28,6 +28,9 @@ BUDGET = 64 * 1024 * 1024
 """Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
 their way; or the largest request."""
 CROWDED = "too many large requests at once; send the request again"
+ENDING = "the source stops; send the request again"
+ENDING_SECONDS = 0.7
+"""Time for the requests that have begun when the source stops."""
 OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""
 _CHARSET = re.compile(rb'(?<![\w-])charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
@@ -60,6 +63,8 @@ class Server(serving.Server[Request]):
         self._reader = config.reader()
         self._budget = max(BUDGET, config.largest)
         self._held = self._unfinished = 0
+        self._ending = False
+        """Whether no more requests are taken: nobody would store their events."""
         self._unanswered: set[Request] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         settings = uvicorn.Config(
@@ -99,6 +104,7 @@ class Server(serving.Server[Request]):
         self._server.run()
 
     def _give_up(self) -> None:
+        self._ending = True
         self._settle(list(self._unanswered), False)
 
     def _settle(self, requests: Iterable[Request], stored: bool) -> None:
@@ -109,14 +115,17 @@ class Server(serving.Server[Request]):
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         """One request, as ASGI has it."""
         self._loop = asyncio.get_running_loop()
-        status, text = await self._status(scope, receive)
+        try:
+            status, text = await self._status(scope, receive)
+        except asyncio.CancelledError:  # the server ends, and the request has not
+            status, text = 503, ENDING
         if status >= 400:
             self.metrics.add("EventReadFail" if status not in (503, 499) else "ChannelFail")
         body = text.encode()
         headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"text/plain; charset=utf-8")]
         if status == 405:
             headers.append((b"allow", b"GET, HEAD, POST"))
-        if status in (413, 408) or text == CROWDED:  # what is left of the request is not read
+        if status in (413, 408) or text in (CROWDED, ENDING):  # what is left of the request is not read
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -139,6 +148,8 @@ class Server(serving.Server[Request]):
         return await self._store(events, len(content) + OVERHEAD)
 
     async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
+        if self._ending:
+            return 503, ENDING
         if self._held and self._held + size > self._budget:
             return 503, "too many events wait to be stored; send the request again"
         request = Request(events, size, asyncio.get_running_loop().create_future())
@@ -206,7 +217,14 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn calls this last."""
         await self._reception.close()
+        timer = asyncio.get_running_loop().call_later(ENDING_SECONDS, self._cancel)
         await super().shutdown(sockets=[])
+        timer.cancel()
+
+    def _cancel(self) -> None:
+        """End the requests that have not ended: each answers 503. uvicorn would do so later, with an error."""
+        for task in self.server_state.tasks:
+            task.cancel()
 
     def protocol(self, client: Client) -> _Protocol:
         """For one more connection."""

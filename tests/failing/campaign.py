@@ -27,10 +27,17 @@ from plugins.shared.avrorpc import Status
 from tests.failing.operations import KINDS, Page
 from tests.sources.calling import Client as AvroClient
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 """Longest time until all events of a point are stored: the longest wait between two attempts is 30 s."""
-CALLS = {"start": {"open": 350, "write": 50, "fork": 24, "map": 8}, "load": {"open": 60, "write": 50, "fork": 3, "map": 3}}
+SILENT_SECONDS = 20.0
+"""Longest time for which events may lack while `/healthz` names no component."""
+CALLS = {
+    "start": {"open": 350, "write": 45, "fork": 20, "map": 8},
+    "load": {"open": 60, "write": 50, "fork": 1, "map": 2},
+}
 """Calls of each kind among which the failing one is drawn: about as many as are made until 10 events are stored."""
+WEIGHTS = {"start": (1, 1, 1, 1), "load": (4, 4, 1, 1)}
+"""How often each kind is drawn: under load an agent starts few threads and maps little memory."""
 _EVENT = re.compile(rb"event \d+-\d+")
 
 CONFIGURATION = """
@@ -93,9 +100,13 @@ class Point:
     named: dict[str, str] = field(default_factory=dict)
     """Components that `/healthz` named until all events were stored."""
     seconds: float = 0.0
-    calls: dict[str, int] = field(default_factory=dict)
     wrong: str = ""
     """Broken guarantee; empty where there is none."""
+
+    @property
+    def events(self) -> list[bytes]:
+        """Bodies of the events that are sent after the failure."""
+        return [b"event %d-%d" % (self.number, number) for number in range(10)]
 
     def __str__(self) -> str:
         found = self.wrong or (f"named {self.named}" if self.named else "all stored")
@@ -135,14 +146,12 @@ class Stores:
 class Client:
     """Sends events until they are acknowledged."""
 
-    def __init__(self, agent: RunningAgent, log: Path) -> None:
-        self._agent, self._log = agent, log
+    def __init__(self, agent: RunningAgent) -> None:
+        self._agent = agent
 
-    def begin(self, events: list[bytes]) -> list[tuple[Callable[[list[bytes]], bool], list[bytes]]]:
-        """Append the first three to the log file; return the others with what sends them."""
-        with self._log.open("ab") as log:
-            log.write(b"".join(event + b"\n" for event in events[:3]))
-        return [(self._http, events[3:6]), (self._netcat, events[6:8]), (self._avro, events[8:])]
+    def requests(self, events: list[bytes]) -> list[tuple[Callable[[list[bytes]], bool], list[bytes]]]:
+        """Return what sends the events, with the events of each; it returns True once they are acknowledged."""
+        return [(self._http, events[:3]), (self._netcat, events[3:5]), (self._avro, events[5:])]
 
     def _port(self, source: str) -> int:
         found = re.findall(rf"\.{source}: listening on \S+ port (\d+)", self._agent.log)
@@ -193,76 +202,100 @@ class Campaign:
         self._stores = Stores(directory)
         self._sent: list[bytes] = []
         self.points: list[Point] = []
+        self.refusals: list[str] = []
+        """Last lines of the logs of agents that did not start, and were started again."""
         self.unclean: list[str] = []
         """Ends of the logs of agents whose stop left something undone."""
 
     def run(self, starts: int, loads: int, per_agent: int) -> None:
-        """Try so many points at the start and under load, at most `per_agent` under load with one process."""
-        while starts > 0 or loads > 0:
-            share = -(-loads // max(1, starts))
-            loads -= self._run_agent(starts > 0, min(per_agent, share))
-            starts -= 1
+        """Try points until so many calls have failed at the start and under load, `per_agent` with one process.
 
-    def _run_agent(self, start: bool, loads: int) -> int:
-        """Return how many points under load were tried: fewer after a broken guarantee."""
-        tried = 0
-        agent = RunningAgent(
-            self._directory, CONFIGURATION.format(directory=self._directory), environment=self._page.environment
-        )
-        self._page.reset(str(agent.file))
+        A point whose number is higher than that of the calls made counts for nothing.
+        """
+        for _ in range(3 * (starts + loads)):
+            left_starts, left_loads = starts - self.failed("start"), loads - self.failed("load")
+            if left_starts <= 0 and left_loads <= 0:
+                break
+            share = -(-left_loads // max(1, left_starts))
+            self._run_agent(left_starts > 0, max(0, min(per_agent, share)))
+
+    def failed(self, moment: str) -> int:
+        """Return the number of calls that have failed at a moment: `start` or `load`."""
+        return sum(bool(point.call) for point in self.points if point.moment == moment)
+
+    def _run_agent(self, start: bool, loads: int) -> None:
         point = self._point("start") if start else None
-        if point is not None:
-            self._page.arm(point.kind, point.nth)
-        with agent:
+        with contextlib.ExitStack() as stack:
+            agent = stack.enter_context(self._agent(point))
             if point is not None:
                 self._observe(point, agent)
+                if self._is_refusal(agent):
+                    self.refusals.append(agent.log.splitlines()[-1])
+                    point.wrong = ""
+                    agent = stack.enter_context(self._agent(None))  # as systemd starts it again
+                    self._await(point, agent)
             for _ in range(loads):
-                if agent.process.poll() is not None or self.points and self.points[-1].wrong:
+                if agent.process.poll() is not None or (self.points and self.points[-1].wrong):
                     break
                 point = self._point("load")
                 self._page.arm(point.kind, point.nth)
                 self._observe(point, agent)
-                tried += 1
             self._page.disarm()
             if agent.process.poll() is None:
                 agent.process.terminate()
                 if agent.ended(60) != 0:
                     self.unclean.append(agent.log[-500:])
-        return max(tried, 1)
+
+    def _agent(self, point: Point | None) -> RunningAgent:
+        text = CONFIGURATION.format(directory=self._directory)
+        agent = RunningAgent(self._directory, text, environment=self._page.environment)
+        self._page.reset(str(agent.file))
+        if point is not None:
+            self._page.arm(point.kind, point.nth)
+        return agent
+
+    @staticmethod
+    def _is_refusal(agent: RunningAgent) -> bool:
+        """Return True where a start has ended with a sentence and an exit code, before it took any event."""
+        return agent.process.poll() in (1, 2) and " runs: " not in agent.log and "Traceback" not in agent.log
 
     def _point(self, moment: str) -> Point:
-        kind = self._draw.choice(KINDS)
+        (kind,) = self._draw.choices(KINDS, WEIGHTS[moment])
         point = Point(len(self.points), kind, self._draw.randint(1, CALLS[moment][kind]), moment)
         self.points.append(point)
         return point
 
     def _observe(self, point: Point, agent: RunningAgent) -> None:
+        """Send the events of a point, and wait until both stores have them."""
+        self._sent += point.events
+        with (self._directory / "logs" / "a.log").open("ab") as log:
+            log.write(b"".join(event + b"\n" for event in point.events[:3]))
+        self._await(point, agent)
+        point.call = self._page.fired
+        self._page.disarm()
+
+    def _await(self, point: Point, agent: RunningAgent) -> None:
         began = time.monotonic()
-        events = [b"event %d-%d" % (point.number, number) for number in range(10)]
-        self._sent += events
-        unsent = Client(agent, self._directory / "logs" / "a.log").begin(events)
-        answered = 0
-        while unsent or self._stores.missing(events):
+        client = Client(agent)
+        unsent = client.requests(point.events[3:])
+        while unsent or self._stores.missing(point.events):
+            waited = time.monotonic() - began
             if agent.process.poll() is not None:
                 point.wrong = f"the agent ended with {agent.process.poll()}"
                 break
-            if time.monotonic() > began + PATIENCE_SECONDS:
-                lacking = self._stores.missing(events)
-                point.wrong = f"unsent: {[ones for _, ones in unsent]}; missing: {lacking}; named {point.named}"
+            if waited > PATIENCE_SECONDS or (waited > SILENT_SECONDS and not point.named):
+                unacknowledged = [event for _, events in unsent for event in events]
+                point.wrong = f"not acknowledged: {unacknowledged}; not stored: {self._stores.missing(point.events)}"
                 break
-            unsent = [(send, ones) for send, ones in unsent if not send(ones)]
-            if self._stores.missing(events):
-                status, body = agent.get("/healthz")
-                if status:
-                    answered += 1
-                    with contextlib.suppress(ValueError):
-                        point.named |= json.loads(body)["failing"]
+            unsent = [(send, events) for send, events in unsent if not send(events)]
+            if self._stores.missing(point.events):
+                with contextlib.suppress(ValueError):
+                    point.named |= json.loads(agent.get("/healthz")[1])["failing"]
                 time.sleep(0.02)
-        point.call, point.seconds, point.calls = self._page.fired, time.monotonic() - began, self._page.calls()
-        self._page.disarm()
+        point.seconds += time.monotonic() - began
 
     def lost(self) -> dict[str, list[bytes]]:
-        """Return events of all points that a sink has not written."""
+        """Return the events of all points that a sink has not written, by sink."""
         return self._stores.missing(self._sent)
 
     def wrong(self) -> list[str]:
@@ -274,7 +307,8 @@ class Campaign:
         fired = Counter(f"{point.moment} {point.kind}" for point in self.points if point.call)
         named = sum(bool(point.named) for point in self.points)
         return (
-            f"{len(self.points)} points, {sum(fired.values())} of which failed a call ({dict(sorted(fired.items()))}); "
-            f"{named} named by /healthz, {len(self.wrong())} broken guarantees, {len(self.unclean)} unclean stops, "
+            f"{sum(fired.values())} calls failed at {len(self.points)} points ({dict(sorted(fired.items()))}); "
+            f"{named} named by /healthz, {len(self.refusals)} starts refused, {len(self.wrong())} broken guarantees, "
+            f"{len(self.unclean)} unclean stops, "
             f"{len(self._sent)} events sent, {self._stores.repeated()} written twice"
         )

@@ -1,4 +1,4 @@
-"""Failing operations: a library for LD_PRELOAD that makes one call of a process fail, and the page that controls it."""
+"""Failing operations: a library for LD_PRELOAD that makes one call of a process fail, and how it is controlled."""
 
 from __future__ import annotations
 

@@ -285,3 +285,21 @@ def test_the_charset_as_clients_write_it(kind):
     with Running() as running:
         assert running.post('[{"body": "ü"}]'.encode(), {"Content-Type": f"application/json; {kind}"}) == (200, "")
         assert running.events == [Event("ü".encode(), {})]
+
+
+def test_a_source_that_stops_answers_503_to_every_request_that_has_begun(caplog):
+    """Among them are one whose content has not come whole, and one on a connection that is open already."""
+    with Running(store=False) as running:
+        unfinished, waiting, idle = (running.connect() for _ in range(3))
+        post = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 15\r\n\r\n"
+        unfinished.sendall(post + b"[{")
+        waiting.sendall(post + b'[{"body": "y"}]')
+        idle.sendall(post.replace(b"15", b"2") + b"[]")
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+        while not running.events:
+            time.sleep(0.005)
+    for client in (unfinished, waiting):
+        assert client.recv(1000).startswith(b"HTTP/1.1 503")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    for client in (unfinished, waiting, idle):
+        client.close()

@@ -159,6 +159,10 @@ class SourceRunner(Worker):
             "`stopping` is set, such as by a timeout of a second"
         )
 
+    def refused(self) -> bool:
+        """Return True while it holds events that a channel has refused to store."""
+        return bool(self._under_way) and bool(self.metrics.last_error)
+
     def _waited(self) -> float:
         """For how long the oldest batch has not been stored."""
         oldest = min(self._under_way.copy().values(), default=None)

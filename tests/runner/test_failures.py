@@ -1,0 +1,229 @@
+"""Failure paths: what reports an error cannot fail itself, and a stop does not wait for what never answers."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.metadata
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import load
+from agent.runner import agent as running
+from agent.runner.agent import Agent
+from agent.runner.retries import Retries
+from agent.services.running import until
+from plugins import Batch, Components, Config, Event, Metrics, MissingExtra, Retry, Sink, Source, hookimpl
+from plugins.component import require
+from plugins.threads import Ended, start_thread
+
+
+class Unprintable(Exception):
+    """An error of a plugin, with a mistake of its own."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize("error", [ValueError("five"), Unprintable(), Retry("away"), OSError(24, "no more files")])
+def test_an_error_is_reported_without_any_file_or_import(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    Components()  # an agent has read its plugins before
+
+    def refuse(*arguments: Any, **more: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    metrics = Metrics()
+    retries = Retries("a1.sinks.k1", metrics)
+    with monkeypatch.context() as patched:
+        patched.setattr(importlib.metadata, "entry_points", refuse)
+        patched.setattr(builtins, "open", refuse)
+        patched.setattr(builtins, "__import__", refuse)  # last, as the patching imports
+        seconds = retries.failed(error)
+    assert 0 < seconds < 1
+    assert metrics.last_error in ("ValueError: five", "Unprintable", "away", "OSError: [Errno 24] no more files")
+
+
+def test_an_error_that_cannot_be_reported_is_a_failure_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr("agent.runner.retries.told", refuse)
+    metrics = Metrics()
+    assert Retries("a1.sinks.k1", metrics).failed(Retry("away")) > 0
+    assert metrics.last_error == "it failed, and the error cannot be reported"
+
+
+def test_a_failed_import_leaves_no_part_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "half_imported"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import first\nimport half_imported.second\n")
+    (package / "first.py").write_text("VALUE = 1\n")
+    (package / "second.py").write_text("raise OSError(24, 'Too many open files')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(OSError, match="Too many open files"):
+        require("half_imported", "x")
+    assert not [name for name in sys.modules if name.startswith("half_imported")]
+    (package / "second.py").write_text("raise ImportError('libx.so: cannot open: Too many open files')\n")
+    with pytest.raises(ImportError) as raised:
+        require("half_imported", "x")
+    assert not isinstance(raised.value, MissingExtra), "it is installed"
+
+
+# --- threads
+
+
+def test_a_thread_that_the_system_refuses_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = iter([True, True, False])
+    begin = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if next(refusals):
+            raise RuntimeError("can't start new thread")
+        begin(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    ran = threading.Event()
+    start_thread(threading.Thread(target=ran.set))
+    assert ran.wait(10)
+
+
+def test_a_thread_without_memory_for_its_first_call_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([MemoryError()])
+    bootstrap = threading.Thread._bootstrap  # type: ignore[attr-defined]
+
+    def begin(self: threading.Thread) -> None:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        bootstrap(self)
+
+    monkeypatch.setattr(threading.Thread, "_bootstrap", begin)
+    ended, ran = Ended(), threading.Event()
+    ended.install()
+    try:
+        threading.Thread(target=ran.set).start()  # would wait for ever
+    finally:
+        ended.uninstall()
+    assert ran.wait(10)
+    assert not ended
+
+
+class Panics(Source[Config]):
+    """Ends its thread by an error that no component may raise."""
+
+    type_name = "panics"
+
+    def batches(self) -> Iterator[Batch]:
+        raise KeyboardInterrupt
+
+
+class Starts(Source[Config]):
+    """Has a thread of its own, which ends by an error."""
+
+    type_name = "starts"
+
+    def open(self) -> None:
+        threading.Thread(target=lambda: [][1], name=f"{self.member}-own").start()
+
+    def batches(self) -> Iterator[Batch]:
+        yield Batch.of([Event(b"hello")])
+        self.stopping.wait()
+
+
+class Silent(Sink[Config]):
+    """Waits for an answer of a store that never comes."""
+
+    type_name = "silent"
+    batch_size = 1
+    answered = threading.Event()
+
+    def write(self, batch: Batch) -> None:
+        self.answered.wait()
+
+
+def made(directory: Path, *lines: str) -> Agent:
+    """Make an agent of source `s`, channel `c` and sink `k`."""
+    module = types.ModuleType("failing_plugin")
+    module.components = hookimpl(lambda: [Panics, Starts, Silent], specname="components")  # type: ignore[attr-defined]
+    file = directory / "agent.conf"
+    file.write_text(
+        f"""
+a1.sources = s
+a1.channels = c
+a1.sinks = k
+a1.monitoring.port = 0
+a1.sources.s.channels = c
+a1.channels.c.type = file
+a1.channels.c.checkpointDir = {directory}/checkpoint
+a1.channels.c.dataDirs = {directory}/data
+a1.channels.c.minimumRequiredSpace = 1048576
+a1.sinks.k.channel = c
+"""
+        + "\n".join(lines)
+    )
+    spec, found = load(file, None, components=Components([module]))
+    assert spec is not None, found
+    return Agent(spec)
+
+
+@pytest.mark.parametrize("kind", ["panics", "starts"])
+def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_says_so(tmp_path: Path, kind: str) -> None:
+    agent = made(tmp_path, f"a1.sources.s.type = {kind}", "a1.sinks.k.type = null")
+    agent.start()
+    try:
+        until(lambda: "SOURCE.s" in agent.registry.failing(), "the source to be failing")
+        assert agent.registry.state() == "failing"
+        assert "its thread a1.sources.s" in agent.registry.failing()["SOURCE.s"]
+    finally:
+        clean = agent.stop()
+    assert not clean
+
+
+# --- the stop
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BLOCKED_SECONDS", "SILENT_SECONDS", "FAILED_SECONDS"):
+        monkeypatch.setattr(running, name, 0.3)
+
+
+def test_a_stop_does_not_wait_long_for_a_store_that_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly(monkeypatch)
+    monkeypatch.setattr(Silent, "answered", threading.Event())
+    agent = made(tmp_path, "a1.sources.s.type = seq", "a1.sources.s.totalEvents = 1", "a1.sinks.k.type = silent")
+    agent.start()
+    until(lambda: agent.sinks[0].members[0].metrics.get("EventDrainAttemptCount") == 1, "the sink to have it")
+    began = time.monotonic()
+    assert not agent.stop()
+    assert time.monotonic() - began < 10
+    assert agent.hangs(), "the process must not wait for its threads"
+    Silent.answered.set()
+    agent.sinks[0].thread.join()
+
+
+def test_a_stop_does_not_wait_long_for_a_channel_that_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly(monkeypatch)
+    agent = made(
+        tmp_path,
+        *("a1.sources.s.type = netcat", "a1.sources.s.bind = 127.0.0.1", "a1.sources.s.port = 0"),
+        *("a1.sinks.k.type = null", "a1.channels.c.minimumRequiredSpace = 9000000000000000"),
+    )
+    agent.start()
+    source: Any = agent.sources[0].source
+    until(lambda: agent.sources[0].was_open.is_set(), "the source to listen")
+    with socket.create_connection(("127.0.0.1", source.port)) as sender:
+        sender.sendall(b"one\n")
+        until(lambda: agent.sources[0].metrics.get("EventReceivedCount") == 1, "the event to arrive")
+        began = time.monotonic()
+        assert not agent.stop()
+        assert time.monotonic() - began < 10
