@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -26,6 +27,16 @@ TROUBLES = {
     "AccessDeniedException": "access is denied",
 }
 """Answers about the table rather than a row, by a name in them. Someone can mend these: nothing is rejected."""
+PASSING = {
+    "NotServingRegionException": "no region server serves these rows at present, or the table is disabled",
+    "RegionTooBusyException": "the region is too busy: its memory is full, or it is being flushed",
+    "CallQueueTooBigException": "the region servers have too many calls in their queues",
+}
+"""Answers that pass, by a name in them."""
+_FAILED = re.compile(
+    r"Failed \d+ actions?: (?P<cause>.*?)(?:: \d+ times?)?(?:, servers with issues: (?P<servers>.*))?$"
+)
+"""Message of Java's RetriesExhaustedWithDetailsException: of the cause, the simple class name or only the message."""
 
 
 class HBase:
@@ -59,7 +70,7 @@ class HBase:
         except _Answer as answer:
             if "TableNotFoundException" in answer.line:
                 return None
-            raise answer.retry(f"look at table {table!r}") from answer
+            raise answer.retry(f"look at table {table!r}", table) from answer
         return {name.decode() for name in found}
 
     def create(self, table: str, family: str) -> None:
@@ -68,7 +79,7 @@ class HBase:
             self._call(lambda connection: connection.create_table(table, {family: {"max_versions": 1}}))
         except _Answer as answer:
             if answer.kind != "AlreadyExists" and "TableExistsException" not in answer.line:
-                raise answer.retry(f"create table {table!r}") from answer
+                raise answer.retry(f"create table {table!r}", table) from answer
 
     def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
         """Write these rows with one timestamp, in ms. Raises Refused where one of them can never be written."""
@@ -90,7 +101,7 @@ class HBase:
         except _Answer as answer:
             if answer.final:
                 raise Refused(answer.line) from answer
-            raise answer.retry(f"write to table {table!r}") from answer
+            raise answer.retry(f"write to table {table!r}", table) from answer
 
     def time_to_live(self, table: str, family: str) -> int:
         """Seconds after which HBase hides cells of that column family; 0 for never."""
@@ -114,7 +125,7 @@ class HBase:
         try:
             return self._call(lambda connection: dict(connection.table(table).row(key)))
         except _Answer as answer:
-            raise answer.retry(f"read table {table!r}") from answer
+            raise answer.retry(f"read table {table!r}", table) from answer
 
     def _call(self, work: Callable[[Any], R]) -> R:
         """`work` on a connection of its own. One that was idle may have died meanwhile: then a new one is tried."""
@@ -181,9 +192,22 @@ class _Answer(Exception):
         )
         super().__init__(self.line)
 
-    def retry(self, doing: str) -> Retry:
-        known = next((sentence for name, sentence in TROUBLES.items() if name in self.line), None)
-        return Retry(f"HBase cannot {doing}: {known or self.line.rpartition('Exception: ')[2]}")
+    def retry(self, doing: str, table: str = "") -> Retry:
+        """Return the Retry for a caller that was `doing` something with a table."""
+        return Retry(f"HBase cannot {doing}: {self._cause(table)}")
+
+    def _cause(self, table: str) -> str:
+        known = (sentence for name, sentence in (TROUBLES | PASSING).items() if name in self.line)
+        failed = _FAILED.search(self.line)
+        if (sentence := next(known, None)) is not None or failed is None:
+            return sentence or self.line.rpartition("Exception: ")[2] or self.kind
+        cause, servers = failed["cause"], failed["servers"]
+        if cause == table:  # the message of a TableNotFoundException is the name of the table
+            return TROUBLES["TableNotFoundException"]
+        where = "" if servers in (None, "", "null") else f" at {servers}"
+        if cause in ("", "null"):
+            cause = "a call failed for a reason that it does not tell"
+        return f"{cause}{where}; the log of its Thrift server tells more"
 
 
 def _at(connection: Any) -> str:

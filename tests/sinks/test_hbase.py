@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from agent.services.running import until
 from plugins import Batch, Event, Origin, Retry
 from plugins.shared import regex
 from sinks.hbase import HBaseConfig, HBaseSink
-from sinks.hbase.thrift import Cells
+from sinks.hbase.thrift import Cells, _Answer
 
 NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
 
@@ -262,3 +263,31 @@ def test_it_travels_to_an_executor() -> None:
     sent: HBaseConfig = pickle.loads(pickle.dumps(config))
     assert sent == config
     HBaseSink(sent).close()
+
+
+FAILED = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException: Failed 2 actions: "
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{FAILED}t1: 2 times, servers with issues: null", "there is no such table"),
+        (
+            f"{FAILED}NotServingRegionException: 2 times, servers with issues: null",
+            "no region server serves these rows at present, or the table is disabled",
+        ),
+        (
+            f"{FAILED}SocketTimeoutException: 2 times, servers with issues: rs1,16020,17",
+            "SocketTimeoutException at rs1,16020,17; the log of its Thrift server tells more",
+        ),
+        (
+            f"{FAILED}null: 1 time, servers with issues: null",
+            "a call failed for a reason that it does not tell; the log of its Thrift server tells more",
+        ),
+        ("java.io.IOException: the disk is full", "the disk is full"),
+        ("org.apache.hadoop.hbase.TableNotFoundException: t1", "there is no such table"),
+    ],
+)
+def test_an_answer_is_told_with_its_cause(line: str, words: str) -> None:
+    error = SimpleNamespace(message=f"{line}\n\tat org.apache.Some.java".encode())
+    assert str(_Answer(error).retry("write to table 't1'", "t1")) == f"HBase cannot write to table 't1': {words}"

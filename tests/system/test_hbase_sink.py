@@ -171,9 +171,14 @@ def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(ta
     sink.write(events([b"a"]))
     with pytest.raises(Retry, match=r"HBase cannot write .*: the table has no such column family"):
         sink.flush()
+    for gone, words in ((False, "or the table is disabled"), (True, "there is no such table")):
+        sink.reset()
+        with table.connected() as connection:
+            connection.delete_table(table.name) if gone else connection.disable_table(table.name)
+        sink.write(events([b"a"]))
+        with pytest.raises(Retry, match=rf"HBase cannot write .*: .*{words}"):
+            sink.flush()
     sink.reset()
-    with table.connected() as connection:
-        connection.delete_table(table.name, disable=True)
     table.create()
     assert deliver(sink, events([b"a"])) == {}
     assert table.rows() == {b"app-0-0-0": {b"f:pCol": b"a"}}
