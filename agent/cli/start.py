@@ -94,6 +94,7 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
     with _signals() as signals:
         if drain:
             agent.drain()
+        agent.ended.install()
         agent.start()
         gc.freeze()  # what was imported stays: to look through it for garbage would hold everything up for 20 ms
         parts = (spec.sources, spec.channels, spec.sinks)
@@ -117,6 +118,7 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
         systemd.stopping()
         threading.Thread(target=_end_at_once, args=(agent, signals, bool(asked)), daemon=True).start()
         code = 0 if agent.stop() and not stuck else 1
+        agent.ended.uninstall()
         if agent.hangs():  # Python would wait for the threads of sinks until their stores answer
             _end_without_waiting(code)
         return code

@@ -57,6 +57,7 @@ class Agent:
         import_libraries(spec)
         self.notices = Notices(command_for(spec))
         self.ended = Ended()
+        """Threads that have ended unexpectedly, once the process has installed it."""
         self.registry = Registry(spec.name, self.notices.recent, self.ended.reasons)
         self.dead_letters: dict[str, DeadLetters] = {}
         self.channels: dict[str, ChannelRunner] = {}
@@ -145,7 +146,6 @@ class Agent:
     def start(self) -> None:
         """Start everything; returns at once. Components that cannot open yet are tried again."""
         logging.getLogger().addHandler(self.view.recent)
-        self.ended.install()
         self.view.history.start()
         self.watch.start()
         self.server.start()
@@ -311,7 +311,6 @@ class Agent:
         self.view.history.stop()
         logging.getLogger().removeHandler(self.view.recent)
         self._keep_metrics()
-        self.ended.uninstall()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
 

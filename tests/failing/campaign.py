@@ -234,14 +234,19 @@ class Campaign:
                     point.wrong = ""
                     agent = stack.enter_context(self._agent(None))  # as systemd starts it again
                     self._await(point, agent)
-            for _ in range(loads):
-                if agent.process.poll() is not None or (self.points and self.points[-1].wrong):
-                    break
+            broken = point is not None and bool(point.wrong)
+            if not broken:
+                agent.until(lambda: " runs: " in agent.log, "the agent to run")
+            while loads > 0 and not broken:
+                loads -= 1
                 point = self._point("load")
                 self._page.arm(point.kind, point.nth)
                 self._observe(point, agent)
+                broken = bool(point.wrong)
             self._page.disarm()
             if agent.process.poll() is None:
+                if not broken:
+                    agent.healthy()
                 agent.process.terminate()
                 if agent.ended(60) != 0:
                     self.unclean.append(agent.log[-500:])

@@ -175,13 +175,15 @@ a1.sinks.k.channel = c
 @pytest.mark.parametrize("kind", ["panics", "starts"])
 def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_says_so(tmp_path: Path, kind: str) -> None:
     agent = made(tmp_path, f"a1.sources.s.type = {kind}", "a1.sinks.k.type = null")
-    agent.start()
+    agent.ended.install()
     try:
+        agent.start()
         until(lambda: "SOURCE.s" in agent.registry.failing(), "the source to be failing")
         assert agent.registry.state() == "failing"
         assert "its thread a1.sources.s" in agent.registry.failing()["SOURCE.s"]
     finally:
         clean = agent.stop()
+        agent.ended.uninstall()
     assert not clean
 
 
