@@ -351,7 +351,8 @@ class Agent:
 
     def hangs(self) -> bool:
         """Return True where a stop has left threads that Python would wait for at its own end."""
-        return any(part.thread.is_alive() for part in (*self.sources, *self.sinks))
+        threads = [*(source.thread for source in self.sources), *(sink.thread for sink in self.sinks)]
+        return any(thread.is_alive() for thread in threads)
 
     def _tell_blocked(self) -> None:
         for source in self.sources:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+from agent.services import ServiceError
 from agent.services.running import RunningAgent
 from plugins import Event
 from plugins.shared.avrorpc import Status
@@ -280,6 +281,8 @@ class Campaign:
         self._page.disarm()
 
     def _await(self, point: Point, agent: RunningAgent) -> None:
+        with contextlib.suppress(ServiceError):  # it has ended
+            agent.until(lambda: " runs: " in agent.log, "the agent to run")
         began = time.monotonic()
         client = Client(agent)
         unsent = client.requests(point.events[3:])
