@@ -29,7 +29,7 @@ class Plugin:
     distribution: str
     """Name and version of the distribution, as in `flafka-extras 1.0`; empty where there is none."""
     built_in: bool
-    """Whether the distribution is this project's own."""
+    """True for the project's own distribution."""
 
     @property
     def package(self) -> str:
@@ -48,7 +48,7 @@ class Plugin:
 
 
 _read: tuple[Plugin, ...] | None = None
-"""What `plugins` has returned last."""
+"""Latest result of `plugins`."""
 
 
 @functools.lru_cache(maxsize=64)

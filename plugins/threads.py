@@ -1,7 +1,7 @@
 """Threads of an agent: starting one, and reporting one that ends unexpectedly.
 
-A thread of a component is named by the component's path, as in `a1.sources.s1-deliver_0`, so that its end is reported
-as a failure of that component.
+The name of a component's thread begins with the component's path, as in `a1.sources.s1-deliver_0`. Its end is
+reported as a failure of that component.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Ended:
         return dict(self._reasons)
 
     def install(self) -> None:
-        """Be told of all threads of this process that end by an error, SystemExit included."""
+        """Record all threads of this process that end by an error, SystemExit included."""
         if self._before is None:
             self._before = threading.excepthook, sys.unraisablehook
             threading.excepthook, sys.unraisablehook = self._ended, self._unraisable
 
     def uninstall(self) -> None:
-        """Be told no more."""
+        """Stop recording."""
         if self._before is not None:
             (threading.excepthook, sys.unraisablehook), self._before = self._before, None
 

@@ -1,4 +1,4 @@
-"""What sources share whose clients wait for an answer: a server on a thread of its own."""
+"""Sources whose clients wait for an answer: their server, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class Client(Connection):
         self.shaking = True
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Its protocol calls this when the connection has come about."""
+        """Record the transport: the connection is established, TLS included."""
         self.transport, self.shaking = transport, False
 
 
 class Admission:
-    """Who may connect: everyone, unless a source says otherwise."""
+    """Access rules: everyone may connect, unless a source says otherwise."""
 
     def denies(self, address: tuple[str, int]) -> bool:
-        """Whether a client with this address may not connect."""
+        """Return True if a client with this address may not connect."""
         return False
 
     async def denies_name(self, address: tuple[str, int]) -> bool:
-        """Whether the client may not connect for its name, which has to be looked up."""
+        """Return True if the client may not connect for its host name, which has to be looked up."""
         return False
 
 
@@ -55,8 +55,8 @@ C = TypeVar("C", bound=ServingConfig)
 class Reception(Generic[C]):
     """Lets clients in, on the event loop that runs: each is admitted, agrees on TLS, and gets a protocol.
 
-    The protocol tells `connections` what it has heard, and when the client has gone. `patience`, in seconds, is for
-    TLS. `hint` is added for a client that does not speak it.
+    The protocol reports to `connections` when data arrives and when the client disconnects. `patience`, in seconds,
+    limits the TLS handshake. `hint` is added to the message about a client that does not speak TLS.
     """
 
     def __init__(
@@ -138,14 +138,14 @@ class Reception(Generic[C]):
 
 
 class Request(Protocol):
-    """What a client asks to be stored."""
+    """Events that a client sends in one call."""
 
     size: int
     """Bytes that it takes."""
 
     @property
     def answered(self) -> bool:
-        """Whether its client has been told what became of it, before it was taken."""
+        """True once the request has been answered, perhaps before it was taken."""
 
 
 R = TypeVar("R", bound=Request)
@@ -221,7 +221,7 @@ class Server(ABC, Generic[R]):
 
     @property
     def alive(self) -> bool:
-        """Whether it still serves."""
+        """True while the thread serves."""
         return self._thread.is_alive()
 
 
@@ -265,7 +265,7 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
         self._endpoint.close()
 
     def batches(self) -> Iterator[Batch]:
-        """What the clients send."""
+        """Yield the events that clients send."""
         assert self._server is not None
         while not self.stopping.is_set():
             if taken := self._server.arrivals.take(TICK, MAX_BYTES):

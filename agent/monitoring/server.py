@@ -27,7 +27,7 @@ from plugins.threads import complain_rarely, in_words, start_thread
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""How often a port that is taken is tried again."""
+"""Wait before a port that is taken is tried again."""
 TICK_SECONDS = 1.0
 BACKLOG = 16
 """Connections that wait to be accepted. asyncio tries to accept so many at once, and reports each one that fails."""

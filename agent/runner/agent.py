@@ -35,15 +35,15 @@ from plugins.threads import Ended
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0
-"""How long a stop waits for channels to take what sources hold, and for memory channels to empty."""
+"""Longest wait of a stop for channels to take what sources hold, and for memory channels to become empty."""
 BLOCKED_SECONDS = 5.0
-"""A source that goes on for so long after it was told to stop, and waits for no channel, is mistaken, and named."""
+"""Time after which a source that should stop, and waits for no channel, is named in the log."""
 FLUSH_SECONDS = 60.0
-"""How long a stop waits for sinks to commit what they took."""
+"""Longest wait of a stop for sinks to commit what they took."""
 SILENT_SECONDS = 15.0
-"""How long a stop waits while no counter changes: a channel takes nothing, or a store does not answer."""
+"""Longest wait of a stop while no counter changes: a channel takes nothing, or a store does not answer."""
 FAILED_SECONDS = 5.0
-"""How long a stop waits for a component whose latest attempt has failed."""
+"""Longest wait of a stop for a component whose latest attempt has failed."""
 
 
 class Agent:
@@ -167,8 +167,9 @@ class Agent:
             source.retries.look()
 
     def drained(self) -> bool:
-        """Whether durable channels are delivered up to where they ended when this was first asked, by whoever is in
-        their groups. Raises Stuck when that does not come about.
+        """Return True once durable channels are delivered up to their ends at the first call, by any group member.
+
+        Raises Stuck when nothing is delivered for too long.
         """
         return self._drain.over()
 
@@ -180,11 +181,12 @@ class Agent:
     # --- another configuration
 
     def reload(self, spec: AgentSpec) -> str:
-        """Go over to this configuration of the same agent, and answer what has changed, in words.
+        """Apply another configuration of the same agent, and return a description of the changes.
 
-        What is the same in both goes on undisturbed, with its connections and its place in consumer groups. Of the
-        rest, sources end first, channels that do not outlive the agent are emptied, sinks deliver what they hold;
-        then the new parts begin. Raises FlafkaError, and goes on as before, where such a channel cannot be emptied.
+        A component that is the same in both configurations is not disturbed: it keeps its connections and its place
+        in consumer groups. Of the rest, sources end first. Channels that do not outlive the agent are emptied, and
+        sinks deliver what they hold; then the new components start. Raises FlafkaError, and changes nothing, where
+        such a channel cannot be emptied.
         """
         new = described(spec)
         import_libraries(spec)
@@ -365,7 +367,7 @@ class Agent:
             audit.close()
 
     def left_undone(self) -> str:
-        """What a stop that is under way has not done yet, for the log. Looks only, and waits for nothing."""
+        """Describe the unfinished part of a stop, for the log. Does not block."""
         sources = [s.spec.name for s in self.sources if s.thread.is_alive()]
         sinks = [m.name for runner in self.sinks if runner.thread.is_alive() for m in runner.members]
         if self.spark is not None and self.spark.running():
@@ -426,7 +428,7 @@ class _Progress:
 
 
 def member_id(agent: str, sink: str) -> str:
-    """How a sink's consumer is called across restarts: its group knows it again."""
+    """Return the member ID of a sink's consumer, which is the same after a restart."""
     return f"{socket.gethostname()}.{agent}.{sink}"
 
 

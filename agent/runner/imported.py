@@ -1,7 +1,7 @@
 """Modules that an agent imports before its sources open.
 
-An import needs file descriptors and memory. One that is made by the first failure, by the first request or by a sink
-that opens again fails when the process has none left. Some libraries, once imported in part, stay unusable.
+An import needs file descriptors and memory, and fails when the process has none left. The first failure, the first
+request and a sink that opens again must therefore not import. Some libraries, once imported in part, stay unusable.
 """
 
 from __future__ import annotations

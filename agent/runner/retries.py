@@ -1,4 +1,4 @@
-"""After a failure: what a user is told of it, and when the next try comes. All that is tried again asks here."""
+"""Reports of failures, and the waits before the next attempts, for all components."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from plugins.threads import in_words
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
 STEADY_SECONDS = 60.0
-"""What has worked for so long starts over with the shortest wait when it fails."""
+"""Time without a failure after which the next failure has the shortest wait."""
 QUIET_SECONDS = 3.0
-"""What is open and has nothing to do works again once it has not failed for so long: twice as long, each time that it
-has failed nevertheless, up to a minute and a half."""
+"""Time without a failure after which an idle component counts as healthy; doubled by each relapse, up to 96 s."""
 MOST_RELAPSES = 5
 
 _KAFKA_COMMAND = re.compile(r"\bagent (group|topic) (?:reset|create)(?: (?!--bootstrap-server)\S*[^\s,;.:])+$")
@@ -66,14 +65,14 @@ class Retries:
         self._shown = ""
         self._began = float("inf")
         self._untried = False
-        """Whether it is open, and has not shown yet that it works."""
+        """True while the component is open and has not processed anything yet."""
         self._relapses = 0
-        """How often it has failed in this state."""
+        """Number of failures in this state."""
         self._lock = threading.RLock()
         self._time = 0.0
 
     def begin(self) -> None:
-        """For what never tells that it works: a try begins."""
+        """Record the start of an attempt, for a component that never reports a success."""
         self._began = time.monotonic()
 
     def failed(
@@ -129,14 +128,14 @@ class Retries:
         self.log.info("%s", then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s")
 
     def gauges(self) -> dict[str, float]:
-        """What metrics show until it works again."""
+        """Return the gauges that metrics have until the component works again."""
         return {"RetryAttempt": self.attempt, "RetryTime": round(self._time * 1000)}
 
     def recovered(self, *, tried: bool = True) -> None:
-        """It works again.
+        """Record that the component works again.
 
-        Where it is open and has not been `tried`, it may fail at its first event each time: the waits grow on, and
-        that it works again is told by `look`, once it has not failed for a while.
+        A component that is open and was not `tried` may fail at its first event each time. Its waits still grow, and
+        `look` reports that it works once it has not failed for a while.
         """
         with self._lock:
             self._untried = not tried

@@ -25,8 +25,8 @@ from sources.listening import Endpoint
 from sources.serving import Client, Reception
 
 BUDGET = 64 * 1024 * 1024
-"""Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
-their way; or the largest request."""
+"""Most bytes of requests that wait to be stored, and of those that are being received; others are answered 503. The
+size of the largest request, where that is more."""
 CROWDED = "too many large requests at once; send the request again"
 ENDING = "the source stops; send the request again"
 ENDING_SECONDS = 0.7
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def answered(self) -> bool:
-        """Whether its client has been told what became of it."""
+        """True once the request has been answered."""
         return self.done.done()
 
 
@@ -64,7 +64,7 @@ class Server(serving.Server[Request]):
         self._budget = max(BUDGET, config.largest)
         self._held = self._unfinished = 0
         self._ending = False
-        """Whether no more requests are taken: nobody would store their events."""
+        """True once no more requests are taken, as nobody would store their events."""
         self._unanswered: set[Request] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         settings = uvicorn.Config(

@@ -1,7 +1,7 @@
 """Points at which one operation of an agent fails, and what becomes of the events that are sent then.
 
-The agent has sources whose clients learn what is stored (`http`, `netcat`, `avro`, `taildir`), a channel `file` for
-each of two sinks, and the sinks `file_roll` and `hdfs` on a local directory. After each point, 10 events are sent as
+The agent has the sources `http`, `netcat`, `avro` and `taildir`, whose clients learn what is stored. A channel `file`
+stands before each of two sinks: `file_roll`, and `hdfs` on a local directory. After each point, 10 events are sent as
 their clients send them: again, until they are acknowledged. Each event is in both stores in the end; while one is
 not, `/healthz` names a component.
 """
@@ -38,7 +38,7 @@ CALLS = {
 }
 """Calls of each kind among which the failing one is drawn: about as many as are made until 10 events are stored."""
 WEIGHTS = {"start": (1, 1, 1, 1), "load": (4, 4, 1, 1)}
-"""How often each kind is drawn: under load an agent starts few threads and maps little memory."""
+"""Weight of each kind in the draw: under load an agent starts few threads and maps little memory."""
 _EVENT = re.compile(rb"event \d+-\d+")
 
 CONFIGURATION = """
@@ -115,7 +115,7 @@ class Point:
 
 
 class Stores:
-    """What both sinks have written."""
+    """Events that both sinks have written."""
 
     def __init__(self, directory: Path) -> None:
         self._roots = {"k1": directory / "rolled", "k2": directory / "hdfs"}

@@ -13,18 +13,18 @@ from plugins import Retry
 from plugins.installed import at_work
 
 PATIENCE_SECONDS = 60.0
-"""How long it may fail, and how long its end may take."""
+"""Longest time for which the sink may fail, and longest time of its end."""
 HANG_SECONDS = 300.0
-"""How long one turn of it may take, such as a flush of large files: more, and it is taken to hang."""
+"""Longest time of one turn of the sink, such as a flush of large files. A longer turn counts as one that hangs."""
 LOOK_SECONDS = 0.02
 
 
 class Hangs(Retry):
-    """It neither delivers nor fails. Its threads may never end, which Python waits for at its own end."""
+    """A sink that neither delivers nor fails. Its threads may never end, and Python waits for them at its own end."""
 
 
 def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member: str) -> SinkRunner:
-    """It, at work; it waits for no more events before it delivers what it took."""
+    """Start the sink in draining mode, which flushes at once, and return its runner."""
     sink = SinkRunner([spec], channel, letters, member)
     sink.draining.set()
     for one in sink.members:
@@ -56,7 +56,7 @@ def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = L
 
 
 def hangs(sink: SinkRunner) -> bool:
-    """Whether a turn of it takes longer than any should."""
+    """Return True if the present turn of the sink takes longer than `HANG_SECONDS`."""
     return sink.thread.is_alive() and time.monotonic() - sink.turned > HANG_SECONDS
 
 

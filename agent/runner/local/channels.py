@@ -26,8 +26,11 @@ def nobody_waits() -> None:
 
 
 class HalfStored(Retry):
-    """The channel holds what it takes of a batch; dead letters of the rest are not kept. To be put again, it would
-    hold them twice: `rest()` does what is left, and answers and raises as `ChannelRunner.put` does."""
+    """A batch that the channel holds, but for its dead letters, which could not be kept.
+
+    Another put would store the events twice. `rest()` keeps the dead letters; it returns and raises as
+    `ChannelRunner.put` does.
+    """
 
     def __init__(self, message: str, rest: Callable[[], Any]) -> None:
         super().__init__(message)
@@ -38,7 +41,7 @@ class ChannelRunner(Worker):
     """A channel with its audit."""
 
     counters: ClassVar[tuple[str, ...]] = ()
-    """What it counts itself, besides what the channel does."""
+    """Counters of the runner, besides the channel's."""
 
     def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
         super().__init__(path, channel)
@@ -64,7 +67,7 @@ class ChannelRunner(Worker):
         return wait_for(self.ready, stopping, patience)
 
     def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
-        """The same for who puts into it."""
+        """Return when events can be put, as `wait_until_open` does."""
         return self.wait_until_open(stopping, patience)
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
@@ -72,14 +75,16 @@ class ChannelRunner(Worker):
         return self.channel.reader(owner, group=group, member=member)
 
     def put(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed = nobody_waits) -> int:
-        """Store a batch that the source of path `owner` has brought: return when the channel holds it, and `letters`
-        what the channel can never take. Answers how many these are. Raises Retry; HalfStored where the channel holds
-        it, and `letters` could not be put. `placed` may be called before, see `Channel.put_in_turn`.
+        """Store a batch from the source with path `owner`, and return the number of its dead letters.
+
+        Returns when the channel holds the batch, and the events that it can never take are dead letters. Raises
+        Retry, and HalfStored where the channel holds the batch and the dead letters are not kept. `placed` may be
+        called before, see `Channel.put_in_turn`.
         """
         return self.store(batch, letters, [owner], placed)
 
     def store(self, batch: Batch, letters: DeadLetters, owners: Sequence[str], placed: Placed = nobody_waits) -> int:
-        """The same, where `owners` names the source of each row, or one that has brought them all."""
+        """Store a batch as `put` does; `owners` is the source of each row, or one source of all rows."""
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
         refused: list[DeadLetter] = []
@@ -98,7 +103,7 @@ class ChannelRunner(Worker):
         return self._finish(batch, refused, letters)
 
     def _finish(self, stored: Batch, refused: list[DeadLetter], letters: DeadLetters) -> int:
-        """What is left to do once the channel holds what it takes. Raises HalfStored."""
+        """Keep the dead letters of a stored batch, and report the batch to the audit. Raises HalfStored."""
         if refused:
             try:
                 letters.put(refused)

@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.2
 NEARLY_EMPTY = 2
 """Sources can wait for what is left where it is so many times what was just forwarded, or less."""
 SETTLE_SECONDS = 5.0
-"""How long a stop waits for what is being forwarded."""
+"""Longest wait of a stop for the batch that is being forwarded."""
 
 
 class Forwarder:
@@ -41,7 +41,7 @@ class Forwarder:
         puts: ThreadPoolExecutor,
         seconds: float,
     ) -> None:
-        """`letters` keep what the channel can never take, `puts` runs its puts; `seconds` is `overflowTimeout`."""
+        """Dead letters of the channel go to `letters`; `puts` runs its puts; `seconds` is `overflowTimeout`."""
         self._channel, self._overflow, self._outage = channel, overflow, outage
         self._letters, self._puts, self._seconds = letters, puts, seconds
         self.looked = threading.Event()
@@ -51,7 +51,7 @@ class Forwarder:
         """The header that says of an event in the overflow which source has brought it, and by which late put."""
         self._claims: dict[int, PartitionClaim] = {}
         self._inherited = False
-        """Whether what is forwarded next may have been forwarded before: by an earlier agent or reader."""
+        """True while the next batch may have been forwarded before, by an earlier agent or reader."""
         self._retries = Retries(f"{channel.path}.overflow")
         self._thread = threading.Thread(target=self._forward_all, name=f"{channel.path}-overflow", daemon=True)
 
@@ -107,7 +107,7 @@ class Forwarder:
             reader.close()
 
     def _next(self, reader: Reader) -> Taken | None:
-        """What is to be forwarded next; None where that is nothing now."""
+        """Return the next records to forward; None where there are none now."""
         if not self._outage.wait(self._ending):
             return None
         taken = reader.take(LOOK_SECONDS)
@@ -130,7 +130,7 @@ class Forwarder:
             metrics.add("OverflowForwardedCount", len(batch))
 
     def _pieces(self, batch: Batch) -> Iterator[tuple[Batch, Sequence[str], str]]:
-        """What was put by the same late put, or by others, with the source of each row, and the mark of that put."""
+        """Split a batch by late put: each part with the source of each row, and the mark of its put."""
         told = [text.partition(" ") for text in batch.header(self._column).to_pylist()]
         whole = Batch(batch.without_header(self._column).records)
         start = 0
@@ -183,7 +183,7 @@ class Forwarder:
     # --- RebalanceListener
 
     def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        """All of it is this reader's. Its id, which nobody else knows, makes a header that no sender can name."""
+        """Take all partitions. The topic ID is secret, so that no sender can name the header that is made of it."""
         self._claims |= {claim.partition: claim for claim in committed}
         # Up to the dot it is the channel's id; behind it is the run, and what an earlier run has stored comes, too.
         self._column = f"flafka.{next(iter(committed)).topic_id.partition('.')[0]}"
@@ -200,7 +200,7 @@ class _Ended(Exception):
 
 
 def has_ended(put: Future[Any], seconds: float) -> bool:
-    """Whether it ends within that time."""
+    """Return True if the put ends within so many seconds."""
     try:
         put.exception(seconds)
     except TimeoutError:

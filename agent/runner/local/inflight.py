@@ -25,29 +25,29 @@ class _UnderWay:
 class InFlight:
     """Threads that deliver batches, as many as are needed.
 
-    The source is told of batches in the order in which they came, and by one thread at a time: by the one that has
-    delivered the oldest, so that nobody has to be woken for it. Once a batch is not stored it is told of no later
-    one: a position would pass over it.
+    `stored` is called for batches in the order in which they came, by one thread at a time: the one that has
+    delivered the oldest, so that no other thread has to be woken. Once a batch is not stored, `stored` is called for
+    no later one: the source's position would pass over it.
     """
 
     def __init__(
         self, most: int, name: str, deliver: Callable[[Batch, int], bool], stored: Callable[[Batch], None]
     ) -> None:
-        """At most so many batches. `deliver` answers whether that of this number is stored, `stored` tells of it."""
+        """Take at most `most` batches. `deliver` returns True once a batch is stored; then `stored` is called."""
         self._most, self._name, self._deliver, self._stored = most, name, deliver, stored
         self._room = threading.Semaphore(most)
         self._work: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._under_way: deque[_UnderWay] = deque()
-        """Those that the source was not told of, the oldest first."""
+        """Batches for which `stored` was not called, the oldest first."""
         self._free = 0
         """Threads that neither deliver nor tell, less the batches that wait for one."""
         self._telling = False
         self.ended = False
-        """Whether one was not stored, so that no more shall come."""
+        """True once a batch was not stored: no more batches are taken."""
         self.failures: list[BaseException] = []
-        """What was raised."""
+        """Errors of `deliver` and `stored`."""
         self._start()  # before any batch is taken, which could not be delivered without a thread
 
     def put(self, batch: Batch, number: int) -> bool:
@@ -97,7 +97,7 @@ class InFlight:
                 self._free += 1
 
     def _oldest(self) -> _UnderWay | None:
-        """The next to tell of; where it is still on its way, whoever delivers it goes on."""
+        """Return the oldest batch if it is delivered; otherwise the thread that delivers it continues."""
         with self._lock:
             self._telling = bool(self._under_way) and self._under_way[0].delivered
             return self._under_way.popleft() if self._telling else None

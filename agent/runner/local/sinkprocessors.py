@@ -18,16 +18,16 @@ Clock = Callable[[], float]
 
 
 class SinkProcessor(Protocol):
-    """Chooses by name. It is told how each attempt ended."""
+    """Policy of a sink group: chooses a sink by name, given the outcome of each attempt."""
 
     def attempts(self) -> Iterator[str]:
         """The sinks to try with one batch: the next one after each failure. None where all are left alone."""
 
     def failed(self, sink: str) -> None:
-        """It did not deliver the batch."""
+        """Record that this sink did not deliver the batch."""
 
     def delivered(self, sink: str) -> None:
-        """It did."""
+        """Record that this sink delivered the batch."""
 
     def may_try(self, sink: str) -> bool:
         """Return True unless the sink is in its penalty."""
@@ -60,7 +60,7 @@ class Failover:
         self._until: dict[str, float] = {}
 
     def attempts(self) -> Iterator[str]:
-        """Those whose penalty is over, the longest waiting first; then the live ones by priority."""
+        """Yield sinks whose penalty is over, the longest waiting first; then the live ones by priority."""
         now = self._clock()
         live = list(self._live)
         yield from sorted((s for s, until in self._until.items() if until < now), key=self._until.__getitem__)
@@ -95,7 +95,7 @@ class LoadBalance:
         self._until: dict[str, float] = {}
 
     def attempts(self) -> Iterator[str]:
-        """All that are not left alone: from the one whose turn it is, or shuffled."""
+        """Return the sinks without a penalty, from the one whose turn it is, or shuffled."""
         now = self._clock()
         able = [sink for sink in self._sinks if sink not in self._until or self._until[sink] < now]
         if self._policy == "random":
@@ -116,7 +116,7 @@ class LoadBalance:
         self._last[sink], self._until[sink] = now, now + penalty(self._failures[sink], self._longest)
 
     def delivered(self, sink: str) -> None:
-        """Nothing: as in Flume, a sink that fails now and then is left alone for longer all the same."""
+        """Do nothing: as in Flume, a success does not shorten the next penalty."""
 
     def may_try(self, sink: str) -> bool:
         """Return True unless the sink is in its penalty."""

@@ -51,9 +51,9 @@ class Member:
 class SinkRunner:
     """One reader of a channel and the sinks that get what it reads: the `RebalanceListener` of its partitions.
 
-    A batch is what is taken from one commit of the channel to the next. The processor says which sink gets it: of
-    several, one that fails shows that until it has delivered a batch again, and what it did not deliver is taken once
-    more, for another one. The sinks share what is taken and not committed.
+    A batch consists of the records between two commits of the channel. The processor chooses the sink of a batch. A
+    sink that fails is failing until it works again, and its batch is taken again for another sink. The sinks share
+    the records that are taken and not committed.
     """
 
     def __init__(
@@ -99,23 +99,23 @@ class SinkRunner:
         self.commits = Commits([member.delivery for member in self.members], tallies, self.log)
         self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
         self.finished = False
-        """Whether it has ended, and has delivered what it took before."""
+        """True once the thread has ended and delivered all that it took."""
         self._current: Member | None = None
-        """Who gets the present batch."""
+        """Sink of the present batch."""
         self._attempts: Iterator[str] | None = None
-        """Whom to try next with it."""
+        """Sinks to try next with the present batch."""
         self._busy = False
-        """Whether the current sink has some of it."""
+        """True while the current sink holds a part of the batch."""
         self._all_failed = False
         self._wait = 0.0
         """Seconds until the next try when no sink is left to be tried now."""
         self._assigned_time = 0.0
-        """When it got partitions last, in seconds since the epoch: only from then on it may fail at them."""
+        """Time of the latest partition assignment, in seconds since the epoch; sinks fail at it only from then on."""
         self.turned = time.monotonic()
-        """When it last began a turn: one that hangs begins no more."""
+        """Time of `time.monotonic` at which the latest turn began."""
 
     def failing(self) -> bool:
-        """Whether something could not be delivered, up to now: of a group, by none of its sinks."""
+        """Return True if the latest delivery failed; of a group, with all of its sinks."""
         return self._all_failed if len(self.members) > 1 else bool(self.members[0].metrics.last_error)
 
     # --- life
@@ -268,8 +268,7 @@ class SinkRunner:
         member.sink.reset()
 
     def _forget_failure(self, member: Member) -> None:
-        """A failure is over, too, when nothing is left to be delivered and nothing failed since, for a while; of a
-        group's sinks only one of the channel's is."""
+        """Clear a failure of an idle sink after `QUIET_SECONDS`; of a group's sinks, only a failure of the reader."""
         if len(self.members) > 1 and not isinstance(member.retries.last, ReaderFailed):
             return
         quiet = time.time() - max(member.metrics.last_error_time, self._assigned_time) > QUIET_SECONDS
@@ -298,7 +297,7 @@ class SinkRunner:
             return
 
     def _show_standbys(self, active: Member | None) -> None:
-        """Of a failover group: all but the sink that delivers are standbys; none where no sink delivers."""
+        """Mark all sinks of a failover group but the active one as standbys; none where no sink is active."""
         for member in self._by_priority:
             waits_for = active.name if active is not None and member is not active else ""
             member.metrics.standby = f"{waits_for} delivers in its place" if waits_for else ""

@@ -63,9 +63,9 @@ class SourceRunner(Worker):
             interceptor.stopping = self.stopping
 
     def _number_anew(self) -> None:
-        """None of its batches is on its way."""
+        """Start numbering at 0, as no batch is in flight."""
         self._numbers = itertools.count()
-        """Of batches, in the order of the yields."""
+        """Numbers of batches, in the order of the yields."""
         self._turns = {name: Turns() for name in self.channels}
 
     def work(self) -> None:
@@ -89,7 +89,7 @@ class SourceRunner(Worker):
             self._pump_in_flight(self.source.in_flight)
 
     def _batches(self) -> Iterator[Batch]:
-        """What the source yields. Raises Misuse where that is no batch: it would never be stored."""
+        """Yield the source's batches. Raises Misuse where it yields anything else, which would never be stored."""
         batches: object = self.source.batches()
         if not isinstance(batches, Iterable):
             raise self._no_batch(f"returns {batches!r:.60}", None)
@@ -150,7 +150,7 @@ class SourceRunner(Worker):
                 turns.passed(number)
 
     def told_to_stop(self) -> str:
-        """Why it goes on although it is to stop, in words; empty where it has ended, or waits for a channel."""
+        """Explain why the source does not stop; empty where it has ended, or waits for a channel."""
         if not (self.stopping.is_set() and self.thread.is_alive()) or self._under_way:
             return ""
         who, what = described_method(type(self.source), "batches"), at_work(self.thread)
@@ -216,11 +216,11 @@ class SourceRunner(Worker):
                     return False
 
     def _reject(self, letters: list[DeadLetter], batch: Batch, reasons: Sequence[str]) -> None:
-        """Make letters of what an interceptor has rejected."""
+        """Append a dead letter for each event that an interceptor has rejected."""
         letters += [DeadLetter(self.path, None, event, reason) for event, reason in zip(batch, reasons, strict=True)]
 
     def _letters(self) -> DeadLetters:
-        """Where they go: to those of a channel that has to take all events, or else of the first."""
+        """Return the dead letters of the first required channel, or else of the first channel."""
         required = [name for name in self.spec.channels if name in self.spec.selector.required()]
         return self.dead_letters[(required or self.spec.channels)[0]]
 
