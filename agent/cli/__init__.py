@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import importlib.metadata
@@ -114,10 +115,21 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec(f"{__name__}.{name}") is not None
 
 
+_LACKING = {
+    errno.EMFILE: "this process may not open more files: raise `ulimit -n`, or LimitNOFILE in its systemd unit",
+    errno.ENFILE: "this host may not open more files: raise the sysctl fs.file-max",
+    errno.ENOMEM: "this host has no memory left for this process",
+    errno.ENOSPC: "free some room on that disk",
+}
+"""Ways out where the system lacks something, by error number: such an error is no bug."""
+
+
 def _sentence(error: Exception) -> str:
     errors = sys.modules.get("plugins.errors")  # not imported, none of it can have been raised
     if errors is not None and isinstance(error, errors.FlafkaError):
         return str(error)
+    if isinstance(error, OSError) and error.errno in _LACKING:
+        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}; {_LACKING[error.errno]}"
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return (
         f"{text}\nThis is a bug. Please report it{_where()} with what `agent --debug …` prints for the same command."

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli import _sentence
 from agent.config import load
 from agent.runner import agent as running
 from agent.runner.agent import Agent
@@ -74,6 +75,11 @@ def test_a_failed_import_leaves_no_part_of_a_package(tmp_path: Path, monkeypatch
     with pytest.raises(ImportError) as raised:
         require("half_imported", "x")
     assert not isinstance(raised.value, MissingExtra), "it is installed"
+
+
+def test_a_command_without_files_says_what_to_raise_and_is_no_bug() -> None:
+    sentence = _sentence(OSError(24, "Too many open files", "/etc/a.conf"))
+    assert sentence.startswith("Too many open files: /etc/a.conf; this process may not open more files: raise")
 
 
 # --- threads
