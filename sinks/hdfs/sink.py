@@ -380,7 +380,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return Resumed(claim, position, tuple(note for _, note in found), last)
 
     def _seal_earlier(self, than: Chain, successor: Chain, position: int | None) -> list[Chain]:
-        """Fence the logs of earlier epochs in the same place, and return them. `position` is where it goes on."""
+        """Fence the logs of earlier epochs in the same place, and return them. The next one begins at `position`."""
         assert self._hdfs is not None
         sealed = []
         for epoch in sorted({0, *epochs(self._hdfs, than.state, than.claim)}):

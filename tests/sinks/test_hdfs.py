@@ -138,18 +138,6 @@ def test_a_header_value_that_hides_a_directory_is_logged(sinks: Any, fake: FakeW
     assert "pass over names that begin with _ or .: /logs/_b/FlumeData" in caplog.text
 
 
-def test_a_file_is_closed_after_a_day_whatever_the_options_say(sinks: Any, fake: FakeWebHdfs) -> None:
-    """A topic of the channel keeps the events for a time only, and they are nowhere else but in the staging file."""
-    sink = sinks()
-    now = 0.0
-    sink.clock = sink._staging._clock = lambda: now
-    sink.write(records(0, 2))
-    now = 86_399.0
-    assert sink.due() == set()
-    now = 86_400.0
-    assert sink.due() == {CLAIM.partition}
-
-
 def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
     _, problems = HdfsConfig.parse({"hdfs.path": "/logs/%H:%M"})
     assert [problem.message for problem in problems] == ["HDFS allows no ':' in names"]
