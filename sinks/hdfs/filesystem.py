@@ -99,6 +99,14 @@ def private(path: str) -> str:
     return f"{before}/{PRIVATE}" if found else ""
 
 
+def loosely(mode: int) -> bool:
+    """Return True for the mode of a private directory that others may read, and nobody has opened for another writer.
+
+    Several users write below one path where an operator has let their group write into it.
+    """
+    return bool(mode & 0o77) and not mode & 0o22
+
+
 def each(threads: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """The results for all items, worked on by these threads. After a failure no more are begun."""
     items = list(items)

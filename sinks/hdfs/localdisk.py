@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plugins import Retry
 from plugins.shared.disk import existing, make_directory, sync_directory, writable
-from sinks.hdfs.filesystem import PRIVATE, NoDirectory, R, Refused, Status, T, each
+from sinks.hdfs.filesystem import PRIVATE, NoDirectory, R, Refused, Status, T, each, loosely
 
 PASSING = (
     errno.EIO,
@@ -128,8 +128,9 @@ class LocalDisk:
             make_directory(own.parent)
             with contextlib.suppress(FileExistsError):
                 own.mkdir(mode=0o700)
-            with contextlib.suppress(PermissionError):  # another user's
-                own.chmod(0o700)
+            if loosely(own.stat().st_mode):
+                with contextlib.suppress(PermissionError):  # another user's
+                    own.chmod(0o700)
             self._private.add(own)
         make_directory(path)
 

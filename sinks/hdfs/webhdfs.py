@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plugins import FlafkaError, Retry, require
-from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each, private
+from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each, loosely, private
 from sinks.hdfs.silence import Patience, impatient
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
@@ -188,7 +188,7 @@ class WebHdfs:
         if (found := self._status(own)) is None:
             self._call(doing, self._client.mkdirs, own.rpartition("/")[0] or "/", **self._new_directory)
             self._call(doing, self._client.mkdirs, own, permission="700")
-        elif int(getattr(found, "permission", "700"), 8) & 0o77:
+        elif loosely(int(getattr(found, "permission", "700"), 8)):
             with contextlib.suppress(Refused):  # another user's
                 self._call(doing, self._client.set_permission, own, permission="700")
         self._private.add(own)

@@ -191,3 +191,31 @@ def test_a_kerberos_user_has_no_effect_where_hadoop_is_known_to_ask_for_none(
     config, problems = HdfsConfig.parse({"hdfs.path": "hdfs://nn:8020/data", **given})
     assert [problem.option for problem in problems] == ["hdfs.kerberosPrincipal"] * refused
     assert config is None or [one.option for one in config.cautions()] == ["hdfs.kerberosPrincipal"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("fs.permissions.umask-mode", "u=rwx,g=rx,o=", {"umask": "027"}),
+        ("fs.permissions.umask-mode", "077", {"umask": "077"}),
+        ("dfs.blocksize", "128m", {"blocksize": "134217728"}),
+        ("dfs.block.size", "1048576", {"blocksize": "1048576"}),
+        ("dfs.replication", "2", {"replication": "2"}),
+        ("fs.permissions.umask-mode", "rwx", "fs.permissions.umask-mode in core-site.xml must be like 027"),
+        ("dfs.blocksize", "1 MB", "dfs.blocksize in hdfs-site.xml must be like 134217728 or 128m"),
+        ("dfs.replication", "two", "dfs.replication in hdfs-site.xml must be a number"),
+    ],
+)
+def test_files_are_made_as_hadoops_client_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, found: dict[str, str] | str
+) -> None:
+    text = f"<configuration><property><name>{name}</name><value>{value}</value></property></configuration>"
+    (tmp_path / "hdfs-site.xml").write_text(text)
+    monkeypatch.delenv("FLUME_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    config, problems = HdfsConfig.parse({"hdfs.path": "webhdfs://nn:9870/logs"})
+    if isinstance(found, str):
+        assert any(found in problem.message for problem in problems)
+    else:
+        assert config is not None
+        assert config.creation == found
