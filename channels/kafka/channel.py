@@ -16,7 +16,7 @@ from channels.kafka.looking import Looking
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.outside import OutsideCommits
 from channels.kafka.positions import ANSWER_SECONDS, TopicIds, assigned, called, claims_of, reader_id
-from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
+from channels.kafka.producing import COMPACTED, ChannelProducer, Limits
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
 from channels.kafka.topic import Topic
@@ -96,7 +96,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             if not there:
                 topic.create()
             description = topic.description()
-            limit = min(MAX_RECORD_BYTES, topic.largest_record())
+            limits = topic.limits()
+            if limits.compacted:
+                raise Retry(f"channel {self.name}: {COMPACTED.format(config.topic)}")
             self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
@@ -105,8 +107,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             if refusals:
                 raise Retry(f"channel {self.name}: {refusals[-1]}") from e
             raise failure(e, self._unreachable(e)) from e
-        properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
-        self._producer = ChannelProducer(self, properties, len(description.partitions), limit, self._writable)
+        partitions = len(description.partitions)
+        properties = self._client(config.producer)
+        self._producer = ChannelProducer(self, properties, partitions, limits, self._writable, self._limits)
 
     def close(self) -> None:
         """Stop the producer; what is still under way is given up."""
@@ -129,6 +132,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 yield foreign
             elif config.topic in metadata.topics:
                 topic = Topic(admin, self)
+                if topic.limits().compacted:
+                    yield COMPACTED.format(config.topic)
                 yield from map(Caution, topic.weaknesses(topic.description()))
             elif len(metadata.brokers) < config.replication:
                 yield (
@@ -155,6 +160,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
             self.log.debug("the brokers cannot be asked: %s", e)
             return False
+
+    def _limits(self) -> Limits:
+        """Ask the brokers for the topic's limits. Raises KafkaException or TimeoutError."""
+        return Topic(AdminClient(self._client(self.config.producer)), self).limits()
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.positions import ANSWER_SECONDS
-from channels.kafka.producing import MAX_RECORD_BYTES
+from channels.kafka.producing import MAX_RECORD_BYTES, Limits
 from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
 
@@ -52,9 +52,16 @@ class Topic:
         topic = self._config.topic
         return self._known(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
 
-    def _settings(self) -> Any:
+    def _settings(self) -> Mapping[str, str]:
+        """Settings by name; empty if this client may not ask for them (`DescribeConfigs`)."""
         resource = ConfigResource(ResourceType.TOPIC, self._config.topic)
-        return self._known(lambda: self._admin.describe_configs([resource])[resource])
+        try:
+            found = self._known(lambda: self._admin.describe_configs([resource])[resource])
+        except KafkaException as e:
+            if e.args[0].code() not in _NOT_ALLOWED:
+                raise
+            return {}
+        return {name: entry.value for name, entry in found.items()}
 
     def _known(self, ask: Callable[[], Any]) -> Any:
         """The answer about the topic; the broker that answers may not have heard yet of one just created."""
@@ -67,14 +74,11 @@ class Topic:
                 if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
                     raise
 
-    def largest_record(self) -> int:
-        """Bytes; a topic of the user's may take less than ours do."""
-        try:
-            return int(self._settings()["max.message.bytes"].value)
-        except KafkaException as e:
-            if e.args[0].code() not in _NOT_ALLOWED:
-                raise
-            return MAX_RECORD_BYTES
+    def limits(self) -> Limits:
+        """Return the topic's limits; the channel's own ones if this client may not ask for settings."""
+        settings = self._settings()
+        largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES))
+        return Limits(min(MAX_RECORD_BYTES, largest), "compact" in settings.get("cleanup.policy", ""))
 
     def writable(self, client: Mapping[str, Any]) -> bool:
         """Whether the leader of each partition answers, and as many replicas in sync as the topic wants; all of them
@@ -93,26 +97,19 @@ class Topic:
         with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
             answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)
             up = dict(zip(addresses, answered, strict=True))
-        try:
-            least = int(self._settings()["min.insync.replicas"].value)
-        except KafkaException as e:
-            if e.args[0].code() not in _NOT_ALLOWED:
-                raise
-            least = max(len(one.replicas) for one in partitions)
+        all_replicas = max(len(one.replicas) for one in partitions)
+        least = int(self._settings().get("min.insync.replicas", all_replicas))
         return all(sum(up[node.host, node.port] for node in one.isr) >= least for one in partitions)
 
     def weaknesses(self, description: Any) -> Iterator[str]:
-        """Sentences about how it may lose events or pause."""
+        """Yield a sentence for each setting with which the topic may lose events or pause."""
         topic = self._config.topic
         replicas = min((len(p.replicas) for p in description.partitions), default=0)
         if replicas < 3:
             yield f"topic {topic} has {replicas} replicas: with 3, the loss of a broker causes no pause"
-        settings = self._settings()
-        in_sync = int(settings["min.insync.replicas"].value)
+        in_sync = int(self._settings().get("min.insync.replicas", 2))
         if replicas > 1 and in_sync < 2:
             yield (
                 f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
                 "to 2"
             )
-        if settings["cleanup.policy"].value != "delete":
-            yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"
