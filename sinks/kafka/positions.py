@@ -54,7 +54,7 @@ class Positions:
 
     def _produce(self, writer: Writer, claim: PartitionClaim, key: str, value: Any) -> None:
         data = json.dumps(value).encode()
-        writer.produce(self.name, value=data, key=key, partition=self._partition(claim), counted=False)
+        writer.produce(self.name, value=data, key=key, partition=self._partition(claim))
 
     def read(self, claim: PartitionClaim) -> Position | None:
         """The newest entry up to now, but for transactions that did not come about. Retry where it is not reached."""

@@ -34,6 +34,12 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         self._cluster_id = ""
         self._topics: Topics | None = None
         self._path = BucketPath(config.topic)
+        self._alone = False
+        """True after a refusal: the next transaction sends each record alone, which shows the refused one."""
+        self._stored = set[EventId]()
+        """Events of a failed transaction that brokers keep all the same: they are not produced again."""
+        self._refused: dict[EventId, str] = {}
+        """Events that brokers have refused alone, with the reason."""
 
     def open(self) -> None:
         """Find the cluster. Raises Retry while brokers are away, or the topic is missing."""
@@ -46,7 +52,9 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
 
     def close(self) -> None:
         """Forget the cluster."""
-        self._topics = None
+        self._topics, self._alone = None, False
+        self._stored.clear()
+        self._refused.clear()
 
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topic is there."""
@@ -87,6 +95,12 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             headers.append((ID, [str(batch.id(row)) for row in range(len(batch))]))
         known = {name: self._topics.get(name) for name in {*topics} if isinstance(name, str)}
         for row, value in enumerate(values):
+            if self._stored and batch.id(row) in self._stored:
+                writer.events += 1
+                continue
+            if self._refused and batch.id(row) in self._refused:
+                rejected[batch.id(row)] = self._refused[batch.id(row)]
+                continue
             try:
                 name = topics[row]
                 topic = known[name] if isinstance(name, str) else str(name)
@@ -101,7 +115,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                 if headers:
                     record["headers"] = [(new, column[row]) for new, column in headers if column[row] is not None]
                 topic.check(record)
-                writer.produce(topic.name, **record)
+                writer.produce(topic.name, event=(batch, row), **record)
             except ValueError as e:
                 rejected[batch.id(row)] = str(e)
             except KafkaException as e:
@@ -111,6 +125,29 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                     raise Retry(f"sink {self.name}: {reason(e)}") from e
                 rejected[batch.id(row)] = "with its key and headers it is larger than a record may be"
         return rejected
+
+    def _settle(self, writer: Writer) -> None:
+        """Return when all is stored. Before it raises, note which events are, and which never can be."""
+        try:
+            writer.settle()
+        except (Conflict, Retry):
+            if self._topics is not None:
+                self._topics.forget()
+            if writer.keeps_acknowledged:
+                self._stored |= {batch.id(row) for batch, row in writer.acknowledged}
+            if writer.refused:
+                self._alone = True
+            if writer.alone:
+                self._refused |= {
+                    batch.id(row): f"the topic does not take it: {error.str()}"
+                    for (batch, row), error in writer.refused
+                }
+            raise
+
+    def _committed_all(self, partition: int | None = None) -> None:
+        """Forget what was noted of events that are committed now: those of one partition, or all."""
+        self._stored = {id for id in self._stored if partition not in (None, id.partition)}
+        self._refused = {id: why for id, why in self._refused.items() if partition not in (None, id.partition)}
 
     def _topics_of(self, batch: Batch) -> list[str | ValueError]:
         buckets = self._path.resolve_batch(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -86,10 +87,10 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         """
         self._drop(claim.partition)
         if not claim.cluster_id or claim.cluster_id != self._cluster_id:
-            self._writers[claim.partition] = Writer(self._properties())
+            self._writers[claim.partition] = Writer(self._properties(), alone=self._alone)
             return Resumed(claim._replace(record=""), committed)
         positions = self._record_of(claim)
-        self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
+        self._writers[claim.partition] = TransactionalWriter(self._properties(), claim, alone=self._alone)
         try:
             at = self._committed(claim)
             entry = positions.read(claim) if positions is not None else None
@@ -199,7 +200,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if isinstance(writer, TransactionalWriter) and positions is not None and (note or writer.began):
             positions.write(writer, claim, end, note)
         with self.metrics.timed("KafkaEventSendTimer"):
-            writer.settle()
+            self._settle(writer)
         return Receipt(claim, start, end, writer.events, None)
 
     def commit(self, receipt: Receipt) -> None:
@@ -215,6 +216,19 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             self._drop(claim.partition)
             raise
         self._since.pop(claim.partition, None)
+        self._committed_all(claim.partition)
+        if writer.alone:
+            self._renew(claim, writer)
+
+    def _renew(self, claim: PartitionClaim, writer: Writer) -> None:
+        """Replace a writer that sends each record alone: the refused events are dealt with, and it is slow."""
+        self._alone = False
+        self._drop(claim.partition)
+        if not isinstance(writer, TransactionalWriter):
+            self._writers[claim.partition] = Writer(self._properties())
+            return
+        with contextlib.suppress(Retry):  # without one, the next events have the runner call `resume`
+            self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
 
     def _confirm(self, claim: PartitionClaim) -> None:
         """Raise Retry unless the channel's topic is still the one of the claim."""

@@ -76,6 +76,11 @@ class Topics:
         self._config, self._admin = config, admin
         self._known: dict[str, Topic] = {}
 
+    def forget(self) -> None:
+        """Have every topic looked up again: brokers have refused what its known settings allow."""
+        self._known.clear()
+        self.smallest = BATCH_BYTES
+
     def get(self, name: str) -> Topic | str:
         """The topic, or why nothing can be written there. Retry where that may pass."""
         known = self._known.get(name)

@@ -6,12 +6,12 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.running import until
 from channels.kafka import producing, records
 from plugins import Batch, Event, Rejected, Retry
-from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
+from tests.system.kafka_running import RebalanceListener, alter, contents, events, open_channel, take
 from tests.system.running import in_topic
 
 
@@ -149,29 +149,6 @@ def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
     assert got == {bodies[0], *bodies[2:]}
     reader.close()
     channel.close()
-
-
-def alter(kafka_cluster, topic, **settings):
-    """Change settings of a topic, and return when each broker has heard of it."""
-    resource = ConfigResource(
-        ResourceType.TOPIC,
-        topic,
-        incremental_configs=[
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in settings.items()
-        ],
-    )
-    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    for server in kafka_cluster.bootstrap_servers.split(","):
-        broker = AdminClient({"bootstrap.servers": server})
-        asked = ConfigResource(ResourceType.TOPIC, topic)
-
-        def heard(broker=broker, asked=asked) -> bool:
-            found = broker.describe_configs([asked])[asked].result(30)
-            return all(found[name.replace("_", ".")].value == value for name, value in settings.items())
-
-        until(heard, "a broker to know the settings", 20)
 
 
 def bodies_in(kafka_cluster, topic):

@@ -19,8 +19,8 @@ KAFKA_SINK = (
         "a producer that has not sent in time is not used again",
         KAFKA,
         "sinks/kafka/writers.py",
-        "return not self._late and code not in (KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE)",
-        "return code != KafkaError.MSG_SIZE_TOO_LARGE",
+        "return not self._late and not refused and code not in (KafkaError._MSG_TIMED_OUT, *REFUSALS)",
+        "return not refused and code not in REFUSALS",
         "tests/simulator/test_stuck_client_stories.py::test_the_sink_goes_on_with_another_one",
     ),
     Mutant(
