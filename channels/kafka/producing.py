@@ -20,7 +20,8 @@ from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw
 from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, reason, refusing
+from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_broken, reason, refusing
+from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
@@ -37,10 +38,10 @@ AT_ONCE: Mapping[str, Any] = {
 }
 """A put is sent at once, as whoever puts has gathered already. What is put while five requests are on their way to a
 broker goes together."""
-_LINGER = {"linger.ms", "queue.buffering.max.ms"}
-"""What somebody sets who wants it otherwise."""
+LINGER = frozenset({"linger.ms", "queue.buffering.max.ms"})
+"""Properties that somebody sets who wants it otherwise."""
 _WAITS = {
-    **dict.fromkeys(_LINGER, 0),
+    **dict.fromkeys(LINGER, 0),
     "socket.timeout.ms": 60_000,
     "reconnect.backoff.max.ms": 10_000,
     "socket.connection.setup.timeout.ms": 30_000,
@@ -105,11 +106,9 @@ class ChannelProducer:
         self.metrics, self.stopping = channel.metrics, channel.stopping
         self._partitions = Partitions(self.name, self._config, partitions, self._count_partitions)
         self._properties: dict[str, Any] = {
-            **PRODUCER,
-            **({} if properties.keys() & _LINGER else AT_ONCE),
-            "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
+            **({} if properties.keys() & LINGER else AT_ONCE),
             "error_cb": refusing(self._refused),
-            **properties,
+            **channel.config.producer_properties(properties),
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
@@ -120,7 +119,7 @@ class ChannelProducer:
         self._looking = threading.Lock()
         self._stalled, self._trouble = 0, 0.0
         """Puts that wait for long, and since when there are such that nothing was acknowledged after."""
-        waits = (_number(properties.get(name, default)) - default for name, default in _WAITS.items())
+        waits = ((number(properties.get(name, default)) or 0) - default for name, default in _WAITS.items())
         self._standstill = Standstill(writable, sum(max(0.0, wait) / 1000 for wait in waits), self.stopping)
         self._closed = threading.Event()
         self._producer = self._new_producer()
@@ -523,9 +522,3 @@ class ChannelProducer:
     def _record_bytes(self) -> int:
         """Size of the largest value of a record: the rest of the limit is for its key, headers and framing."""
         return self._limits.record_bytes - 4096
-
-
-def _number(text: object) -> float:
-    """As the client reads one of its properties: 0x10 is 16."""
-    written = str(text).lower()
-    return int(written, 16) if "x" in written else float(written)

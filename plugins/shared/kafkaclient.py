@@ -17,7 +17,7 @@ from plugins.errors import Retry, Unreachable
 from plugins.kafkachannel import KafkaStream
 from plugins.options import Config, option
 from plugins.problems import Problem
-from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, without_effect
+from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
 
 CONNECT_SECONDS = 5.0
@@ -327,7 +327,12 @@ class ProducerConfig(KafkaEndConfig):
     @pydantic.field_validator("producer")
     @classmethod
     def _producer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
-        return accepted(properties, lambda client: Producer({**QUIET, **client}))
+        return accepted(properties, lambda client: Producer({**QUIET, **cls.producer_properties(client)}))
+
+    @classmethod
+    def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all properties of a producer, given those of the configuration in librdkafka's names."""
+        return {**PRODUCER, **client}
 
 
 class ConsumerConfig(KafkaEndConfig):
@@ -350,6 +355,14 @@ class ConsumerConfig(KafkaEndConfig):
     @pydantic.field_validator("consumer")
     @classmethod
     def _consumer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
+        heartbeat = number(properties.get("heartbeat.interval.ms", 3_000)) or 0
+        session = number(properties.get("session.timeout.ms", CONSUMER["session.timeout.ms"])) or 0
+        if 0 < session <= heartbeat and number(heartbeat) is not None:
+            given = [name for name in ("heartbeat.interval.ms", "session.timeout.ms") if name in properties]
+            raise ValueError(
+                f"{given[0]}: heartbeat.interval.ms ({heartbeat:.0f}) must be lower than session.timeout.ms "
+                f"({session:.0f}), or the group puts this member out again and again"
+            )
         return accepted(
             properties, lambda client: Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
         )

@@ -26,6 +26,10 @@ _OF_PRODUCERS = frozenset(
 )
 OURS = _OF_PRODUCERS | {"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"}
 """Properties on which the guarantees rest: set here, whatever Flume's files say about them."""
+_RETRIES = frozenset({"retries", "message.send.max.retries"})
+_IN_FLIGHT = frozenset({"max.in.flight", "max.in.flight.requests.per.connection"})
+MOST_IN_FLIGHT = 5
+"""Requests on their way to a broker with which an idempotent producer keeps their order."""
 _RENAMED = {
     "buffer.memory": "queue.buffering.max.kbytes",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -94,8 +98,8 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
             value = value or "none"
         if name == "sasl.jaas.config":
             found |= _jaas(value)
-        elif name not in OURS and name not in _STORES and _is_known(name):
-            found[_RENAMED.get(name, name)] = value
+        elif name not in OURS and name not in _STORES and _is_known(name) and not _never_retries(name, value):
+            found[_RENAMED.get(name, name)] = _in_flight(name, value)
     if stores:
         found |= _stores(properties)
     if "ssl.key.pem" in found:
@@ -103,18 +107,44 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
     return found
 
 
-@functools.cache
+def number(text: object) -> float | None:
+    """Return the number that a client reads in a property, such as 16 for 0x10; None for any other text."""
+    written = str(text).strip().lower()
+    if re.fullmatch(r"[+-]?0x[0-9a-f]+", written):
+        return int(written, 16)
+    return float(written) if re.fullmatch(r"[+-]?\d+(\.\d*)?", written) else None
+
+
+def _never_retries(name: str, value: str) -> bool:
+    return name in _RETRIES and (number(value) or 0) < 1
+
+
+def _in_flight(name: str, value: str) -> str:
+    wanted = number(value) if name in _IN_FLIGHT else None
+    return value if wanted is None else str(int(min(wanted, MOST_IN_FLIGHT)))
+
+
 def _is_known(name: str) -> bool:
-    """Whether librdkafka has that property, by its own name or by Java's."""
-    if re.fullmatch(_JAVA_ONLY, name):
-        return False
+    """Return True if librdkafka has that property, by its own name or by Java's."""
+    return not re.fullmatch(_JAVA_ONLY, name) and _answer(name) is not None
+
+
+def _is_number(name: str) -> bool:
+    """Return True if librdkafka wants a number there. It takes `5x` for 5, and `100m` of bytes for 100 of them."""
+    return (_answer(name) or "").startswith("Invalid value for configuration property")
+
+
+@functools.cache
+def _answer(name: str) -> str | None:
+    """Return what librdkafka says of `?` as the value of that property; None if it has no such property."""
     try:
         Consumer({**QUIET, "group.id": "none", _RENAMED.get(name, name): "?"}).close()
     except KafkaException as e:
-        return "No such configuration property" not in e.args[0].str()
+        text = str(e.args[0].str())
+        return None if "No such configuration property" in text else text
     except TypeError:  # a function is set there, such as error_cb, which no file can name
-        return False
-    return True
+        return None
+    return ""
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -144,8 +174,12 @@ def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object
     """These properties, if a client can be made with them. ValueError says what it says of them, a line for each that
     is wrong; of those that are right by themselves and do not fit together, the first.
     """
-    wrong: list[str] = []
-    left = dict(properties)
+    wrong = [
+        f"{name}: {value!r} is not a number, written in digits alone"
+        for name, value in properties.items()
+        if _is_known(name) and number(value) is None and _is_number(name)
+    ]
+    left = {name: value for name, value in properties.items() if not any(w.startswith(f"{name}: ") for w in wrong)}
     while left:
         try:
             make(client_properties(left, stores=False))
@@ -168,7 +202,12 @@ def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object
 
 def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]:
     """Which of the properties the client speaks of, and what to say of it."""
-    about = re.findall('(?:property|for) "([^"]+)"', text)
+    about = re.findall('(?:property|for) "([^"]+)"|`([a-z.]+)`', text)
+    about = [quoted or ticked for quoted, ticked in about]
+    if (file := re.search(r"(ssl\.[a-z.]+) failed: ", text)) and (path := properties.get(file[1])) is not None:
+        about = [file[1]]
+        if not path.startswith("-----") and (why := _unreadable(path)):
+            text = why
     if "GSSAPI" in text:
         about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
         text = (
@@ -194,12 +233,33 @@ def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Probl
                 "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
                 note=True,
             )
+        if _never_retries(name, value):
+            yield Problem(
+                prefix + name,
+                "has no effect: an idempotent producer repeats a request until delivery.timeout.ms, and stores each "
+                "event once",
+                note=True,
+            )
+        elif name in _IN_FLIGHT and (number(value) or 0) > MOST_IN_FLIGHT:
+            yield Problem(
+                prefix + name,
+                f"is {MOST_IN_FLIGHT} here: an idempotent producer keeps the order of no more requests",
+                note=True,
+            )
         if name.endswith("serializer") or name in OURS or name in _STORES or name == "sasl.jaas.config":
             continue
         if re.fullmatch(_JAVA_ONLY, name):
             yield Problem(prefix + name, "has no effect: it is a property of Java's client only", note=True)
         elif not _is_known(name):
             yield Problem(prefix + name, "has no effect: Kafka's clients have no such property", as_in_flume=True)
+
+
+def _unreadable(path: str) -> str:
+    try:
+        _text(path)
+    except Retry as e:
+        return str(e)
+    return ""
 
 
 def _jaas(text: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, missing, probed, reason
-from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.kafkaproperties import client_properties, number
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics
@@ -182,6 +182,8 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         return {**self.config.client(self.name), **security}
 
     def _properties(self) -> dict[str, Any]:
-        given = client_properties(self.config.producer)
+        given = self.config.producer_properties(client_properties(self.config.producer))
+        del given["transactional.id"]
         most = self._topics.smallest if self._topics is not None else BATCH_BYTES
-        return {**self.config.client(self.name), **given, "batch.size": min(int(given.get("batch.size", most)), most)}
+        wanted = int(number(given.get("batch.size")) or most)
+        return {**self.config.client(self.name), **given, "batch.size": min(wanted, most)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
 from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkatopics import checked_topic
 from sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0
@@ -86,8 +86,10 @@ class Topics:
         known = self._known.get(name)
         if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
             return known
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-            return f"{name[:80]!r} is not a valid topic name"
+        try:
+            checked_topic(name)
+        except ValueError as e:
+            return f"{name[:80]!r} is not a valid topic name: {e}" if name else "the name of its topic is empty"
         try:
             topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
         except KafkaException as e:

@@ -11,6 +11,7 @@ import pydantic
 
 from plugins import Config, Problem, agreement, option, with_default
 from plugins.shared.kafkaclient import ConsumerConfig
+from plugins.shared.kafkatopics import checked_topic
 from plugins.shared.regex import backtracking
 
 if TYPE_CHECKING:
@@ -113,6 +114,13 @@ class KafkaSourceConfig(ConsumerConfig):
     def _reads_something(self) -> None:
         if not self.topics_regex and not self.names:
             raise ValueError("is required, or kafka.topics.regex")
+
+    @pydantic.field_validator("topics")
+    @classmethod
+    def _topics_are_possible(cls, topics: str) -> str:
+        for name in re.split(r"[,\s]+", topics):
+            checked_topic(name)
+        return topics
 
     @pydantic.field_validator("topics_regex")
     @classmethod
