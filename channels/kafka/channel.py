@@ -37,7 +37,8 @@ from plugins import (
     Taken,
     Whereabouts,
 )
-from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, failure, reason, refusing, unanswered
+from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
+from plugins.shared.kafkaerrors import Heard, metadata, unusable
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
 
@@ -82,16 +83,15 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        refusals: list[str] = []
-        client = self._client(config.producer)
-        client["error_cb"] = refusing(refusals.append)
-        admin = AdminClient(client)
+        client, heard, whose = self._client(config.producer), Heard(), f"channel {self.name}: "
+        found = metadata(client, ANSWER_SECONDS, whose)
+        if foreign := config.foreign(found.cluster_id):
+            raise Retry(f"{whose}{foreign}")
+        there = config.topic in found.topics
+        properties: dict[str, Any] = {**client, "error_cb": heard}
+        admin = AdminClient(properties)
         self._topic_ids = TopicIds(admin, config.topic)
         try:
-            metadata = admin.list_topics(timeout=ANSWER_SECONDS)
-            if foreign := config.foreign(metadata.cluster_id):
-                raise Retry(f"channel {self.name}: {foreign}")
-            there = config.topic in metadata.topics
             topic = Topic(admin, self)
             if not there:
                 topic.create()
@@ -103,13 +103,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
-            admin.poll(0)  # which tells what was heard
-            if refusals:
-                raise Retry(f"channel {self.name}: {refusals[-1]}") from e
-            raise failure(e, self._unreachable(e)) from e
+            admin.poll(0)  # the callback runs within it
+            right = "Describe" if there else "Create"
+            raise unusable(client, e, heard, whose, topic=config.topic, right=right) from e
         partitions = len(description.partitions)
-        properties = self._client(config.producer)
-        self._producer = ChannelProducer(self, properties, partitions, limits, self._writable, self._limits)
+        self._producer = ChannelProducer(self, client, partitions, limits, self._writable, self._limits)
 
     def close(self) -> None:
         """Stop the producer; what is still under way is given up."""
@@ -124,24 +122,29 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if not config.bootstrap_servers:
             yield NO_BROKERS
             return
-        admin = AdminClient(self._client(config.producer))
+        client = self._client(config.producer)
         try:
-            metadata = admin.list_topics(timeout=ANSWER_SECONDS)
+            found = metadata(client, ANSWER_SECONDS)
+        except Retry as e:
+            yield str(e)
+            return
+        admin = AdminClient(client)
+        try:
             yield from map(Caution, unanswered(config.bootstrap_servers))
-            if foreign := config.foreign(metadata.cluster_id):
+            if foreign := config.foreign(found.cluster_id):
                 yield foreign
-            elif config.topic in metadata.topics:
+            elif config.topic in found.topics:
                 topic = Topic(admin, self)
                 if topic.limits().compacted:
                     yield COMPACTED.format(config.topic)
                 yield from map(Caution, topic.weaknesses(topic.description()))
-            elif len(metadata.brokers) < config.replication:
+            elif len(found.brokers) < config.replication:
                 yield (
-                    f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
-                    f"{config.bootstrap_servers}: start the others or set `replication = {len(metadata.brokers)}`"
+                    f"replication = {config.replication}, but only {len(found.brokers)} brokers are up at "
+                    f"{config.bootstrap_servers}: start the others or set `replication = {len(found.brokers)}`"
                 )
         except (KafkaException, TimeoutError) as e:
-            yield self._unreachable(e)
+            yield str(unusable(client, e, Heard(), topic=config.topic, right="Describe"))
 
     # --- in
 
@@ -349,7 +352,5 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return {**self.config.client(self.name), **client_properties(properties)}
 
     def _unreachable(self, error: Exception) -> str:
-        return (
-            f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
-            f"({reason(error)}); is it running? For the cluster of `agent cluster start`, see `agent cluster status`"
-        )
+        client = self._client(self.config.consumer)
+        return str(unusable(client, error, Heard(), f"channel {self.name}: ", topic=self.config.topic, right="Read"))

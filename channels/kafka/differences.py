@@ -27,8 +27,8 @@ KAFKA = (
         here="it alone goes to the dead letters, in parts",
     ),
     Difference(
-        flume="`kafka.producer.acks`, `enable.idempotence`, `retries = 0` and `max.in.flight.requests.per.connection` "
-        "hold as they are written",
+        flume="`kafka.producer.acks`, `enable.idempotence`, `retries = 0` and "
+        "`max.in.flight.requests.per.connection` hold as they are written",
         here="all in-sync replicas have an event before it counts as stored, and repeated requests store it once, "
         "whatever they say",
     ),

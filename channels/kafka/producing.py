@@ -20,7 +20,8 @@ from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw
 from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_broken, reason, refusing
+from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_broken, reason
+from plugins.shared.kafkaerrors import Heard, login
 from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
 
@@ -106,9 +107,9 @@ class ChannelProducer:
         self.metrics, self.stopping = channel.metrics, channel.stopping
         self._partitions = Partitions(self.name, self._config, partitions, self._count_partitions)
         self._properties: dict[str, Any] = {
-            **({} if properties.keys() & LINGER else AT_ONCE),
-            "error_cb": refusing(self._refused),
             **channel.config.producer_properties(properties),
+            **({} if properties.keys() & LINGER else AT_ONCE),
+            "error_cb": self._hear,
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
@@ -133,8 +134,12 @@ class ChannelProducer:
         """Why brokers refuse this client, where they have done so lately."""
         return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else ""
 
-    def _refused(self, why: str) -> None:
-        self._refusal, self._refused_at = why, time.monotonic()
+    def _hear(self, error: KafkaError) -> None:
+        """Note why brokers refuse this client: its password may be changed while it is connected."""
+        heard = Heard()
+        heard(error)
+        if why := heard.refusal():
+            self._refusal, self._refused_at = login(why, self._properties), time.monotonic()
 
     def close(self) -> None:
         """Stop, and give up the records that are not acknowledged."""
@@ -187,7 +192,7 @@ class ChannelProducer:
                 if passing:
                     if not stalled:
                         stalled = True
-                        self._stall(+1, f"channel {self.name}: {passing[0].str()}; what was put waits")
+                        self._stall(+1, f"channel {self.name}: {self._why(passing[0])}; what was put waits")
                     if self._closed.is_set() or self.stopping.wait(REFUSED_AGAIN_SECONDS):
                         raise self._failure(passing[0], delivery)
                 delivery = self._put_alone(batch, delivery, rejected)
@@ -232,7 +237,10 @@ class ChannelProducer:
         if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             return self._given_up(delivery)
         wrong = _WRONG_CLOCK if error.code() == KafkaError.INVALID_TIMESTAMP else ""
-        return failure(error, f"channel {self.name}: {error.str()}{wrong}")
+        return failure(error, f"channel {self.name}: {self._why(error)}{wrong}")
+
+    def _why(self, error: object) -> str:
+        return reason(error, topic=self._config.topic, right="Write", client=self._properties)
 
     # --- the topic's limits
 
@@ -414,7 +422,7 @@ class ChannelProducer:
                     delivery.refuse(rows, e.args[0])
                     return
                 self._replace_broken(delivery.producer, e)
-                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+                raise Retry(f"channel {self.name}: {self._why(e)}") from e
 
     def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: Delivery) -> None:
         """Several records in one call, which knows no record headers."""
@@ -426,7 +434,7 @@ class ChannelProducer:
                 delivery.producer.produce_batch(self._config.topic, messages, partition)
             except KafkaException as e:
                 self._replace_broken(delivery.producer, e)
-                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+                raise Retry(f"channel {self.name}: {self._why(e)}") from e
             failed = [message for message in messages if "_error" in message]
             delivery.expect(-len(failed))
             again = []

@@ -106,7 +106,7 @@ class KafkaReader(Poller, Reader):
             with self._metrics.timed("KafkaCommitTimer"):
                 self._ask(lambda: self._commit(owned))
         except KafkaException as e:
-            raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
+            raise Retry(f"group {self._claim.group}: committing offsets failed: {self.explained(e)}") from e
 
     def _commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         if self._others.older_gone():
@@ -267,6 +267,7 @@ class KafkaReader(Poller, Reader):
             self._refuse_truncated({claim: (offset, self._fetched.leader_epoch(partition, offset))})
             raise self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str()))
         self.refuse_fenced(error)
+        self.refuse_unauthorized(error, claim.topic)
         self._log.warning("group %s: %s", claim.group, error.str())
 
     def _of_this_topic(self, error: FlafkaError) -> FlafkaError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import pydantic
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import PrivateAttr
 
@@ -17,6 +18,7 @@ from plugins.errors import Retry, Unreachable
 from plugins.kafkachannel import KafkaStream
 from plugins.options import Config, option
 from plugins.problems import Problem
+from plugins.shared.kafkaerrors import AWAY, metadata, sentence
 from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
 
@@ -24,6 +26,7 @@ CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
 LOOK_SECONDS = 2.0
 """How long a broker may take to accept a connection."""
+_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 CONSUMER: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -50,29 +53,6 @@ PRODUCER: Mapping[str, Any] = {
 BROKEN = (KafkaException, SystemError)
 """What a producer's `poll` and `flush` raise, once, after a fatal error; the latter amid callbacks for deliveries,
 which Python takes for a bug in the client."""
-
-_AWAY = frozenset(
-    (
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._TRANSPORT,
-        KafkaError._WAIT_COORD,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REQUEST_TIMED_OUT,
-    )
-)
-"""Errors that say that brokers are away, or too few of them there."""
 
 
 def stream_client(stream: KafkaStream) -> dict[str, Any]:
@@ -101,30 +81,16 @@ def create_topic(
     return True
 
 
-def reason(error: Any) -> str:
-    """What the client says went wrong, of a KafkaException, a KafkaError or a TimeoutError."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    known = error.args[0] if getattr(error, "args", ()) else error
-    return str(known.str()) if hasattr(known, "str") else str(known)
+reason = sentence
+"""What went wrong, of a KafkaException, a KafkaError or a TimeoutError; see `kafkaerrors.sentence`."""
 
 
 def failure(error: Any, text: str) -> Retry:
     """What to raise with that text for a KafkaException, a KafkaError or a TimeoutError: Unreachable where brokers
     are away."""
     known = error.args[0] if isinstance(error, KafkaException) else error
-    away = isinstance(error, TimeoutError) or known.code() in _AWAY
+    away = isinstance(error, TimeoutError) or known.code() in AWAY
     return Unreachable(text) if away else Retry(text)
-
-
-def refusing(tell: Callable[[str], object]) -> Callable[[KafkaError], None]:
-    """A callback for a client's errors, its `error_cb`, that tells which brokers refuse its user or password."""
-
-    def heard(error: KafkaError) -> None:
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
-            tell(error.str())
-
-    return heard
 
 
 def accepts(address: tuple[str, int]) -> bool:
@@ -211,21 +177,29 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
         yield NO_BROKERS
         return
     try:
-        metadata = AdminClient(dict(client())).list_topics(timeout=CONNECT_SECONDS)
-    except KafkaException as e:
-        yield (
-            f"no Kafka broker answers at {servers} ({reason(e)}); is it running? "
-            "`agent cluster status` tells for the project's own"
-        )
+        properties = dict(client())
+        found = metadata(properties, CONNECT_SECONDS)
     except Retry as e:
         yield str(e)
-    else:
-        if foreign := config.foreign(metadata.cluster_id):
-            yield foreign
-            return
-        for topic in topics:
-            if topic not in metadata.topics:
-                yield f"there is no topic {topic} at {servers}: agent topic create {topic}"
+        return
+    if foreign := config.foreign(found.cluster_id):
+        yield foreign
+        return
+    for topic in topics:
+        if topic not in found.topics:
+            yield _unseen(properties, topic, servers)
+
+
+def _unseen(client: Mapping[str, Any], topic: str, servers: str) -> str:
+    """Return why a topic is not among those that brokers name to this client."""
+    topics = TopicCollection([topic])
+    admin = AdminClient(dict(client))  # which has to outlive its answer
+    try:
+        admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)[topic].result()
+    except KafkaException as e:
+        if e.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return sentence(e, topic=topic, right="Describe", client=client)
+    return f"there is no topic {topic} at {servers}: agent topic create {topic}"
 
 
 def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
@@ -247,6 +221,17 @@ class KafkaEndConfig(Config):
     )
 
     _cluster_id: str | None = PrivateAttr(None)
+
+    @pydantic.field_validator("bootstrap_servers")
+    @classmethod
+    def _are_addresses(cls, servers: str | None) -> str | None:
+        for server in (servers or "").replace(",", " ").split():
+            scheme, _, address = server.rpartition("://")
+            if scheme and scheme.upper() not in _PROTOCOLS:
+                raise ValueError(f"{server!r} must be written as host:port, without {scheme}://")
+            if not re.fullmatch(r"(\[[^]]+\]|[^:/]+)(:\d{1,5})?", address):
+                raise ValueError(f"{server!r} must be written as host:port")
+        return servers
 
     def of_cluster(self, servers: str, cluster_id: str) -> Self:
         """A copy that names these brokers, as long as they are of that cluster."""

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, missing, probed, reason
+from plugins.shared.kafkaerrors import metadata
 from plugins.shared.kafkaproperties import client_properties, number
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
@@ -170,10 +171,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
     # --- clients
 
     def _find_cluster(self) -> str:
-        try:
-            return AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
-        except KafkaException as e:
-            raise Retry(f"no Kafka broker answers at {self.config.bootstrap_servers} ({reason(e)})") from e
+        return str(metadata(self._client(), CONNECT_SECONDS).cluster_id or "")
 
     def _client(self) -> dict[str, Any]:
         """Of its producers' properties those alone that any client needs to be let in."""

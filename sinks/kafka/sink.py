@@ -233,7 +233,8 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
     def _confirm(self, claim: PartitionClaim) -> None:
         """Raise Retry unless the channel's topic is still the one of the claim."""
         topics = TopicCollection([claim.topic])
-        request = AdminClient(self._client()).describe_topics(topics, request_timeout=CONNECT_SECONDS)
+        admin = AdminClient(self._client())  # which has to outlive its answer
+        request = admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)
         try:
             found = str(request[claim.topic].result().topic_id)
         except KafkaException as e:

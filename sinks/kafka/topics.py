@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
 from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.kafkatopics import checked_topic
 from sinks.kafka.config import KafkaSinkConfig
 
@@ -93,20 +94,24 @@ class Topics:
         try:
             topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
         except KafkaException as e:
-            raise Retry(f"topic {name}: {reason(e)}") from e
+            raise Retry(f"topic {name}: {self._why(e, name)}") from e
         partitions, error = len(topic.partitions), topic.error
         if name in self._config.writes():
             if error is not None:
-                raise Retry(f"topic {name}: {error.str()}: agent topic create {name}")
+                made = "" if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else f": agent topic create {name}"
+                raise Retry(f"topic {name}: {self._why(error, name)}{made}")
             if partitions <= (number := self._config.default_partition_id or 0):
                 raise Retry(f"defaultPartitionId = {number}, and topic {name} has partitions 0 to {partitions - 1}")
         elif error is not None and error.code() in _NO_TOPIC:
-            return f"there is no topic {name} ({error.str()})"
+            return f"there is no topic {name} ({self._why(error, name)})"
         elif error is not None:
             raise Retry(f"topic {name}: {error.str()}")
         found = self._known[name] = self._topic(name, partitions)
         self.smallest = min(self.smallest, found.limit)
         return found
+
+    def _why(self, error: object, name: str) -> str:
+        return reason(error, topic=name, right="Describe", client=client_properties(self._config.producer))
 
     def _topic(self, name: str, partitions: int) -> Topic:
         resource = ConfigResource(ResourceType.TOPIC, name)

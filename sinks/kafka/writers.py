@@ -43,7 +43,8 @@ class Writer:
     """True if a record that a broker has acknowledged stays in the topic, whatever follows."""
 
     def __init__(self, properties: Mapping[str, Any], *, alone: bool = False) -> None:
-        self.alone = alone
+        self.alone, self.name, self._topic = alone, str(properties.get("transactional.id", "")), ""
+        self._client = dict(properties)
         self.acknowledged: list[Row] = []
         """Events that brokers have acknowledged since the last commit, while `settle` has not returned."""
         self.refused: list[tuple[Row, KafkaError]] = []
@@ -79,7 +80,8 @@ class Writer:
             raise self._too_late()
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
-            raise failure(f"Kafka did not store what was sent: {error.str()}")
+            why = reason(error, topic=self._topic, transactional_id=self.name, right="Write", client=self._client)
+            raise failure(f"Kafka did not store what was sent: {why}")
         self.acknowledged.clear()
 
     def _too_late(self) -> Retry:
@@ -122,12 +124,13 @@ class Writer:
             # The client raises its fatal error amid the callbacks for deliveries, which Python takes for a bug in it.
             raise Conflict(f"another owner has taken over ({reason(e.__cause__ or e)})") from e
 
-    def _delivered(self, event: Row | None, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, event: Row | None, error: KafkaError | None, message: Message) -> None:
         if error is None:
             if event is not None:
                 self.acknowledged.append(event)
             return
         self._error = self._error or error
+        self._topic = self._topic or message.topic() or ""
         if event is not None and error.code() in REFUSALS:
             self.refused.append((event, error))
 
@@ -146,7 +149,8 @@ class TransactionalWriter(Writer):
         try:
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as e:
-            raise Retry(f"Kafka does not accept transactions now: {reason(e)}") from e
+            why = reason(e, transactional_id=name, client=properties)
+            raise Retry(f"Kafka does not accept transactions now: {why}") from e
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
         """Queue one record, in a transaction."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics
-from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.polling import Poller, weight
 
@@ -175,7 +175,10 @@ class TopicConsumer(Poller):
             self.consumer.incremental_assign([at])
             return
         self.refuse_fenced(error)
-        if (text := error.str()) not in self._complaints:
+        topic = message.topic() or ""
+        if len(self._topics) == 1 or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            self.refuse_unauthorized(error, topic or self._topics[0])
+        if (text := self.explained(error, topic)) not in self._complaints:
             self._complaints.add(text)
             self._log.warning("group %s: %s", self.group, text)
 
@@ -195,7 +198,7 @@ class TopicConsumer(Poller):
                 self.consumer.commit(offsets=offsets, asynchronous=False)
             self._committed.update(ready)
         except KafkaException as e:  # what is not committed is committed the next time, or read again
-            self._log.warning("group %s: committing offsets failed: %s", self.group, reason(e))
+            self._log.warning("group %s: committing offsets failed: %s", self.group, self.explained(e))
 
     # --- partitions come and go
 
