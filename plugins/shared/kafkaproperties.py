@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -70,6 +71,13 @@ _PEM = {
     "ssl.key": ("ssl.keystore.key", "ssl.keystore"),
 }
 """librdkafka's PEM files and texts, and where Java has these."""
+_IN_PLACE_OF = {
+    "truststore": ("ssl.ca.location", "ssl.ca.pem", "ssl.truststore.certificates"),
+    "keystore": ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.certificate.chain"),
+}
+"""Properties beside which the environment variables FLUME_SSL_TRUSTSTORE_… and FLUME_SSL_KEYSTORE_… do not hold."""
+NO_HOSTNAMES = "ssl.disableTLSHostnameVerification"
+"""Flume's own property: brokers' certificates may be for other hosts."""
 _TO_JAVA = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
     | {f"{name}.{how}" for name in _PEM for how in ("pem", "location")}
@@ -91,6 +99,7 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
     Java's key- and truststores are read, unless `stores` is false: Retry says what is wrong with them.
     """
     found: dict[str, Any] = {}
+    properties = _with_flumes_tls(properties)
     for name, value in properties.items():
         if name == "buffer.memory":
             value = str(max(1, int(value) >> 10)) if value.isdecimal() else value
@@ -147,11 +156,28 @@ def _answer(name: str) -> str | None:
     return ""
 
 
+def _with_flumes_tls(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return these properties with Flume's own settings of TLS in Java's names (KafkaSSLUtil of Flume 1.11)."""
+    found = {name: value for name, value in properties.items() if name != NO_HOSTNAMES}
+    if properties.get("security.protocol", "").upper() not in ("SSL", "SASL_SSL"):
+        return found
+    if properties.get(NO_HOSTNAMES, "").lower() == "true":
+        found["ssl.endpoint.identification.algorithm"] = "none"
+    for store, others in _IN_PLACE_OF.items():
+        path = os.environ.get(f"FLUME_SSL_{store.upper()}_PATH")
+        if path and not found.keys() & {f"ssl.{store}.location", *others}:
+            found[f"ssl.{store}.location"] = path
+            if (password := os.environ.get(f"FLUME_SSL_{store.upper()}_PASSWORD")) is not None:
+                found.setdefault(f"ssl.{store}.password", password)
+    return found
+
+
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Java's properties for these, as Spark wants them, without those that it refuses to be given.
 
     Retry where a file that one names cannot be read.
     """
+    properties = _with_flumes_tls(properties)
     found = {n: value for n, value in properties.items() if n not in _TO_JAVA and not _SPARKS_OWN.fullmatch(n)}
     if mechanism := properties.get("sasl.mechanism") or properties.get("sasl.mechanisms"):
         found["sasl.mechanism"] = mechanism
@@ -246,7 +272,12 @@ def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Probl
                 f"is {MOST_IN_FLIGHT} here: an idempotent producer keeps the order of no more requests",
                 note=True,
             )
-        if name.endswith("serializer") or name in OURS or name in _STORES or name == "sasl.jaas.config":
+        if (
+            name.endswith("serializer")
+            or name in OURS
+            or name in _STORES
+            or name in ("sasl.jaas.config", NO_HOSTNAMES)
+        ):
             continue
         if re.fullmatch(_JAVA_ONLY, name):
             yield Problem(prefix + name, "has no effect: it is a property of Java's client only", note=True)
@@ -282,7 +313,10 @@ def _stores(properties: Mapping[str, str]) -> dict[str, str]:
         store = _read(path, properties.get("ssl.truststore.password"))
         found["ssl.ca.pem"] = b"".join(store.trusted + store.chain).decode()
     if path := properties.get("ssl.keystore.location"):
-        store = _read(path, properties.get("ssl.keystore.password") or properties.get("ssl.key.password"))
+        password, key_password = properties.get("ssl.keystore.password"), properties.get("ssl.key.password")
+        store = _read(path, password or key_password, key_password)
+        if not store.key:
+            raise Retry(f"cannot use the keystore {path}: it holds no private key")
         found["ssl.key.pem"], found["ssl.certificate.pem"] = store.key.decode(), b"".join(store.chain).decode()
     return found
 
@@ -298,8 +332,8 @@ def _text(path: str) -> str:
         raise Retry(f"cannot read {path}: {e.strerror}") from e
 
 
-def _read(path: str, password: str | None) -> Keystore:
+def _read(path: str, password: str | None, key_password: str | None = None) -> Keystore:
     try:
-        return read_keystore(path, password)
+        return read_keystore(path, password, key_password)
     except (OSError, ValueError) as e:
         raise Retry(f"cannot use the keystore {path}: {getattr(e, 'strerror', None) or e}") from e
