@@ -11,6 +11,7 @@ from plugins.shared.kafkaclient import PRODUCER, client_properties, java_propert
 from sinks.kafka import KafkaSink, KafkaSinkConfig
 from sinks.kafka.writers import TransactionalWriter
 from sources.kafka import KafkaSourceConfig
+from tests.plugins.certificates import certificate
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}
 
@@ -213,3 +214,27 @@ def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:
     assert own.foreign("mine") is None
     for other in ("theirs", None):
         assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in own.foreign(other)
+
+
+def test_flumes_variables_name_the_stores_that_no_property_does(tmp_path, monkeypatch):
+    stores = certificate(tmp_path)
+    for store in ("KEYSTORE", "TRUSTSTORE"):
+        monkeypatch.setenv(f"FLUME_SSL_{store}_PATH", str(stores / "server.p12"))
+        monkeypatch.setenv(f"FLUME_SSL_{store}_PASSWORD", "changeit")
+    found = client_properties({"security.protocol": "SSL"})
+    assert {*found} == {"security.protocol", "ssl.ca.pem", "ssl.key.pem", "ssl.certificate.pem"}
+    assert java_properties({"security.protocol": "SASL_SSL"})["ssl.keystore.location"] == str(stores / "server.p12")
+    own = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/k.pem"}
+    assert client_properties({"security.protocol": "SSL", **own}) == {"security.protocol": "SSL", **own}
+    assert client_properties({"security.protocol": "SASL_PLAINTEXT"}) == {"security.protocol": "SASL_PLAINTEXT"}
+
+
+@pytest.mark.parametrize(("written", "wanted"), [("true", "none"), ("false", None)])
+def test_flumes_switch_for_names_in_certificates(written, wanted):
+    given = {"security.protocol": "SSL", "ssl.disableTLSHostnameVerification": written}
+    assert client_properties(given).get("ssl.endpoint.identification.algorithm") == wanted
+    assert java_properties(given).get("ssl.endpoint.identification.algorithm") == ("" if wanted else None)
+    named = {f"kafka.producer.{name}": value for name, value in given.items()}
+    parsed, problems = KafkaSinkConfig.parse({**BROKERS, "kafka.topic": "t", **named})
+    assert parsed is not None, problems
+    assert [*parsed.cautions()] == []
