@@ -1,4 +1,4 @@
-"""What `agent topic` and `agent group` share: the connection, with Kafka's own options, and readable errors."""
+"""Connection of `agent topic` and `agent group` to Kafka, with Kafka's own options and readable errors."""
 
 import contextlib
 import logging

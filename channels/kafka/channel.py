@@ -42,8 +42,6 @@ from plugins.shared.kafkaerrors import Heard, metadata, unusable
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
 
-"""What brokers put behind the name of a member."""
-
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     """Holds events in a replicated topic: `put` returns when all in-sync replicas have them, and nothing that it
@@ -62,7 +60,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._cluster_id = ""
         self._topic_ids: TopicIds | None = None
         self._joined = Counter[str]()
-        """How often a member had to join its group under another name."""
+        """Number of times that a member had to join its group under another name."""
         self._told = set[tuple[PartitionClaim, int]]()
         """Positions of deleted topics that were logged: a drain asks for positions again and again."""
 
@@ -70,7 +68,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     @property
     def replication(self) -> int:
-        """As configured."""
+        """Number of replicas, as configured."""
         return self.config.replication
 
     @property
@@ -150,12 +148,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     @property
     def refusal(self) -> str:
-        """What brokers say of this client's user and password."""
+        """Reason why brokers refuse this client's login; empty while they do not."""
         return self._producer.refusal if self._producer is not None else ""
 
     def _writable(self) -> bool:
-        """Whether the brokers say that they could take a record in each partition now. Where that cannot be told, for
-        whatever reason, what waits goes on waiting.
+        """Return True if the brokers say that they could take a record in each partition now.
+
+        Without an answer, whatever the reason, a put still waits.
         """
         try:
             client = self._client(self.config.producer)
@@ -173,7 +172,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self.put_in_turn(batch, lambda: None)
 
     def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
-        """The same; its place is in the client's queue, which sends to each partition in order."""
+        """Put the batch, in the order of the client's queue, which sends to each partition in order."""
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
         self._producer.put(batch, placed)
@@ -271,7 +270,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return self._looking().at(time)
 
     def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
-        """Records of committed transactions, and those of none."""
+        """Read records of committed transactions, and records outside of transactions."""
         return self._looking().read(claim, start, end)
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
@@ -303,11 +302,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         }
 
     def record(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """See `OutsideCommits.record`."""
+        """Commit offsets without membership in the group; `OutsideCommits.record` says how."""
         self._outside().record(positions)
 
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """See `OutsideCommits.restore`."""
+        """Commit offsets that a late commit has undone; `OutsideCommits.restore` says how."""
         self._outside().restore(positions)
 
     def confirm(self, claim: PartitionClaim) -> None:

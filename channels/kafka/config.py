@@ -104,12 +104,12 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
         return super().producer_properties({**timeout, **client})
 
     def writes(self) -> list[str]:
-        """Its topic; what it reads, it wrote itself."""
+        """Return its topic, which it reads as well."""
         return [self.topic]
 
 
 class FlumeKafkaChannelConfig(KafkaChannelConfig):
-    """The options as they are under Flume's class name, those of its oldest versions among them."""
+    """Options under Flume's class name, with the names of its oldest versions."""
 
     older = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "kafka.consumer.group.id": "groupId"}

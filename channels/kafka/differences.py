@@ -1,4 +1,4 @@
-"""What the channel `kafka` does otherwise than Flume's."""
+"""Differences between the channel `kafka` and Flume's."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ from plugins.shared.polling import STANDING_SECONDS
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
 PURGED_SECONDS = 10.0
-"""How long a client that is replaced may take to give up what it has,"""
+"""Time that a replaced client may take to report its records as given up."""
 RETIRED_SECONDS = 300.0
-"""and how long it is asked to."""
+"""Time for which a replaced client is asked to give up its records."""
 REFUSED_SECONDS = 40.0
 """The client says again every 30 seconds that it is refused."""
 AT_ONCE: Mapping[str, Any] = {
@@ -49,7 +49,7 @@ _WAITS = {
     "request.timeout.ms": 30_000,
     "retry.backoff.max.ms": 1_000,
 }
-"""What a client may wait for before it sends, in milliseconds, with its defaults."""
+"""Properties that delay a request, in milliseconds, with librdkafka's defaults."""
 _REFUSALS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -61,9 +61,9 @@ _REFUSALS = frozenset(
 """Errors of one record, which fail every record of the same request batch."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 LIMITS_SECONDS = 1.0
-"""The topic's limits are asked for at most once in so long,"""
+"""Shortest time between two questions for the topic's limits."""
 REFUSED_AGAIN_SECONDS = 2.0
-"""and what the brokers refuse for a reason that is not in the record is put again after so long."""
+"""Time after which records are produced once more that brokers refuse for a reason outside of the record."""
 _COMPRESSION = ("compression.type", "compression.codec")
 
 COMPACTED = (
@@ -131,7 +131,7 @@ class ChannelProducer:
 
     @property
     def refusal(self) -> str:
-        """Why brokers refuse this client, where they have done so lately."""
+        """Reason why brokers have refused this client lately; empty if they have not."""
         return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else ""
 
     def _hear(self, error: KafkaError) -> None:
@@ -153,7 +153,7 @@ class ChannelProducer:
     def put(self, batch: Batch, placed: Callable[[], None]) -> None:
         """Return when every in-sync replica has the batch. Raises Rejected with the rows that no record can hold.
 
-        `placed` is called as soon as the records of later puts come behind those of this one.
+        `placed` is called as soon as records of later puts can only come behind this batch.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery = Delivery(self._producer, len(batch))
@@ -491,7 +491,7 @@ class ChannelProducer:
             self._replace(used)
 
     def _replace_if_stuck(self, delivery: Delivery, began: float) -> None:
-        """What the brokers had stored of what waits, without an answer that came, is in the topic twice then."""
+        """Replace a stalled client. Records stored without an answer are in the topic twice then."""
         reported = delivery.reported
         if (quiet := self._standstill.stuck(began)) and delivery.reported == reported:
             self.log.warning(

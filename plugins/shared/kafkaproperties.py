@@ -19,9 +19,10 @@ from plugins.shared.keystore import Keystore, read_keystore
 _LOG = logging.getLogger("librdkafka")
 _LOG.addFilter(lambda record: record.levelno < logging.CRITICAL)
 QUIET: Mapping[str, Any] = {"log_level": 0, "logger": _LOG}
-"""What matters of the client's chatter is said by the components, in words; a `log_level` that somebody sets has the
-rest in the log. Without a logger the client writes to standard error itself, and fatal errors, as that of a static
-member that another one has replaced, at any level."""
+"""Properties of a client that logs nothing by itself: components report what matters.
+
+A configured `log_level` brings the rest into the log. Without a logger the client writes fatal errors to standard
+error at any level, such as the one of a replaced static member."""
 _OF_PRODUCERS = frozenset(
     {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
 )
@@ -46,7 +47,7 @@ _BOTH = {
     "queue.buffering.max.ms": "linger.ms",
     "sasl.mechanisms": "sasl.mechanism",
 }
-"""Those that librdkafka knows by Java's names as well, but calls by its own where a value is wrong."""
+"""Names by which librdkafka calls properties in errors, with the names of Java that it accepts as well."""
 _VALUES = {
     "compression.codec": ["gzip", "snappy", "lz4", "zstd", "none"],
     "isolation.level": ["read_committed", "read_uncommitted"],
@@ -61,7 +62,7 @@ _VALUES = {
     ],
     "security.protocol": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
 }
-"""What librdkafka takes where it does not say so itself."""
+"""Values of properties for which librdkafka does not list them itself."""
 _STORES = frozenset(
     f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("location", "password", "type")
 )
@@ -197,8 +198,9 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
-    """These properties, if a client can be made with them. ValueError says what it says of them, a line for each that
-    is wrong; of those that are right by themselves and do not fit together, the first.
+    """Return the properties if a client can be made with them.
+
+    Raises ValueError with a line for each wrong one. Of properties that contradict each other the first is named.
     """
     wrong = [
         f"{name}: {value!r} is not a number, written in digits alone"
@@ -227,7 +229,7 @@ def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object
 
 
 def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]:
-    """Which of the properties the client speaks of, and what to say of it."""
+    """Return the property that the client's error is about, or None, and the sentence about it."""
     about = re.findall('(?:property|for) "([^"]+)"|`([a-z.]+)`', text)
     about = [quoted or ticked for quoted, ticked in about]
     if (file := re.search(r"(ssl\.[a-z.]+) failed: ", text)) and (path := properties.get(file[1])) is not None:
@@ -251,7 +253,7 @@ def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]
 
 
 def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
-    """A caution for each of them that has no effect here."""
+    """Yield a warning for each property that has no effect here."""
     for name, value in properties.items():
         if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
             yield Problem(

@@ -81,7 +81,7 @@ class KafkaSinkConfig(ProducerConfig):
         return {**super().producer_properties({**client, **capped}), "transactional.id": "flafka"}
 
     def writes(self) -> list[str]:
-        """Its topic, where that is the same for all events."""
+        """Return the topic if it is the same for all events."""
         return [] if "%" in self.topic else [self.topic]
 
     def follows(self) -> str | None:
@@ -96,7 +96,7 @@ class KafkaSinkConfig(ProducerConfig):
 
 
 class FlumeKafkaSinkConfig(KafkaSinkConfig):
-    """The options as they are under Flume's class name, those of its oldest versions among them."""
+    """Options under Flume's class name, with the names of its oldest versions."""
 
     older = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}

@@ -13,7 +13,7 @@ _NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
-    """Writes to topics at least once; a record's header flafka.id, the event's id, tells those that come twice."""
+    """Writes to topics at least once; duplicates are known by the event's id, the record header flafka.id."""
 
     type_name = "kafka"
     names_events = True

@@ -1,4 +1,4 @@
-"""What both forms of the Kafka sink share: from events to records of topics."""
+"""Base of both forms of the Kafka sink: makes records of topics from events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
 
     counters: ClassVar[tuple[str, ...]] = ("KafkaEventSendTimer",)
     names_events: ClassVar[bool] = False
-    """Whether records carry the header `ID`."""
+    """True if records carry the header `ID`."""
 
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
@@ -58,7 +58,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         self._refused.clear()
 
     def probe(self) -> Iterator[str]:
-        """Whether brokers answer, and the topic is there."""
+        """Check that brokers answer and that the topic exists."""
         yield from probed(self._client, self.config, self.config.writes())
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
@@ -146,7 +146,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             raise
 
     def _committed_all(self, partition: int | None = None) -> None:
-        """Forget what was noted of events that are committed now: those of one partition, or all."""
+        """Forget what was noted of events that are committed now, of one partition or of all."""
         self._stored = {id for id in self._stored if partition not in (None, id.partition)}
         self._refused = {id: why for id, why in self._refused.items() if partition not in (None, id.partition)}
 
@@ -159,7 +159,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         return topics
 
     def _numbers(self, batch: Batch, header: str | None) -> list[Any]:
-        """What a header says, by row: -1 for what is no number."""
+        """Return the number in a header of each row, or -1 if it is not one."""
         if header is None:
             return [None] * len(batch)
         texts = batch.header(header).to_pylist()
@@ -174,7 +174,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         return str(metadata(self._client(), CONNECT_SECONDS).cluster_id or "")
 
     def _client(self) -> dict[str, Any]:
-        """Of its producers' properties those alone that any client needs to be let in."""
+        """Return properties of any client: of the configured ones only TLS and login."""
         given = client_properties(self.config.producer).items()
         security = {name: value for name, value in given if name.startswith(("security.", "sasl.", "ssl."))}
         return {**self.config.client(self.name), **security}

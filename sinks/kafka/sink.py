@@ -40,7 +40,8 @@ _PASSING = frozenset(
 class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
     """Writes to topics exactly once from a Kafka channel of the same cluster: in transactions that hold the channel's
     offsets too, for readers with isolation.level = read_committed. From any other channel at least once. On Spark and
-    in sink groups at least once too: there a record's header flafka.id, the event's id, tells those that come twice.
+    in sink groups at least once too: there the record header flafka.id holds the event's id, by which duplicates
+    are known.
     """
 
     type_name = "kafka"
@@ -159,7 +160,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
                     self._drop(number)
 
     def _writer(self, claim: PartitionClaim) -> Writer:
-        """That of the partition. Conflict where its last transaction is in doubt."""
+        """Return the writer of the partition. Raises Conflict if its last transaction is in doubt."""
         writer = self._writers.get(claim.partition)
         if writer is None:
             place = f"{claim.topic}-{claim.partition}"
@@ -194,7 +195,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             raise Rejected(rejected)
 
     def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        """Return when all records are stored, those of a transaction invisibly."""
+        """Return when all records are stored; in a transaction they are invisible yet."""
         writer = self._writer(claim)
         positions = self._positions.get(claim.topic)
         if isinstance(writer, TransactionalWriter) and positions is not None and (note or writer.began):
@@ -231,7 +232,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
 
     def _confirm(self, claim: PartitionClaim) -> None:
-        """Raise Retry unless the channel's topic is still the one of the claim."""
+        """Raise Retry unless the channel's topic still has the id of the assignment."""
         topics = TopicCollection([claim.topic])
         admin = AdminClient(self._client())  # which has to outlive its answer
         request = admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)

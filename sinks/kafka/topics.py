@@ -1,4 +1,4 @@
-"""What the Kafka sink knows of the topics that it writes to."""
+"""Topics that the Kafka sink writes to, with their settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from plugins.shared.kafkatopics import checked_topic
 from sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0
-"""How long what is known of a topic is taken for true."""
+"""Time after which a known topic is looked up again."""
 HEADROOM = 4096
 """Bytes of the largest record that its framing may take."""
 LARGEST = 8 << 20
 BATCH_BYTES = 1_000_000
-"""What the client sends at once, unless a topic takes less: a broker refuses what is more as a whole."""
+"""Size of a request batch, unless a topic takes less: a broker refuses a larger one as a whole."""
 EVER = 2**63 - 1
 _NO_TOPIC = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION, KafkaError.TOPIC_AUTHORIZATION_FAILED}
@@ -29,7 +29,7 @@ _NO_TOPIC = frozenset(
 
 
 class Topic(NamedTuple):
-    """What records have to be like for a topic to take them."""
+    """Settings of a topic by which its brokers refuse a record."""
 
     name: str
     partitions: int
@@ -37,9 +37,9 @@ class Topic(NamedTuple):
     """Bytes of the largest."""
     before: int
     after: int
-    """How far their time may lie before and after now, in ms."""
+    """Milliseconds by which a record's time may lie before and after now."""
     keyed: bool
-    """Whether each needs a key."""
+    """True if each record needs a key."""
     looked: float
 
     def check(self, record: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Topics:
 
     def __init__(self, config: KafkaSinkConfig, admin: AdminClient) -> None:
         self.smallest = BATCH_BYTES
-        """What the client may send at once, for all topics seen."""
+        """Size of the largest request batch that all topics seen so far take."""
         self._config, self._admin = config, admin
         self._known: dict[str, Topic] = {}
 

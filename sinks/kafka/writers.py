@@ -52,10 +52,10 @@ class Writer:
         self.events = 0
         """Produced since the last commit."""
         self.began = False
-        """Whether a transaction is under way: it may hold records that are no events."""
+        """True while a transaction is under way, which may hold records that are no events."""
         self._error: KafkaError | None = None
         self._late = False
-        """Whether something was not acknowledged in time: after an outage a client may never send again."""
+        """True after a missing acknowledgement: after an outage a client may never send again."""
         self._producer = Producer({**PRODUCER, **properties, **({"batch.num.messages": 1} if alone else {})})
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
@@ -89,7 +89,7 @@ class Writer:
         return Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
 
     def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
-        """What is settled counts."""
+        """Count the settled records as committed."""
         self.events = 0
 
     def abort(self) -> bool:

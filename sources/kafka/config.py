@@ -28,7 +28,7 @@ _BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
     "none": "none",
     "error": "none",
 }
-"""What the values of auto.offset.reset mean."""
+"""Meanings of the values of auto.offset.reset."""
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own topics, which a pattern never means."""
 
@@ -86,7 +86,7 @@ class KafkaSourceConfig(ConsumerConfig):
 
     @property
     def begins(self) -> Literal["earliest", "latest", "none"]:
-        """Where a group without a position begins; `none` is an error."""
+        """First offset of a group without a committed offset; `none` is an error."""
         return _BEGINNINGS[self.consumer.get(RESET, self._begins)]
 
     _begins = "earliest"
@@ -97,7 +97,7 @@ class KafkaSourceConfig(ConsumerConfig):
         return [name for name in re.split(r"[,\s]+", self.topics) if name]
 
     def reads(self, topic: str) -> bool:
-        """Whether it consumes this topic."""
+        """Return True if the source consumes this topic."""
         if self.topics_regex:
             return topic not in INTERNAL and self.pattern().fullmatch(topic) is not None
         return topic in self.names
@@ -140,7 +140,7 @@ class KafkaSourceConfig(ConsumerConfig):
 
 
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
-    """The options as they are under Flume's class name, those of its oldest versions among them."""
+    """Options under Flume's class name, with the names of its oldest versions."""
 
     older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
     ignored = MappingProxyType(

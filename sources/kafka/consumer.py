@@ -20,9 +20,9 @@ POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 30.0
-"""How often new topics are looked for."""
+"""Time between two looks for new topics."""
 HANDOVER_SECONDS = 30.0
-"""How long a partition that another member wants waits for what was taken of it to be stored."""
+"""Longest time for which a revoked partition waits until its taken records are stored."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -101,7 +101,7 @@ class TopicConsumer(Poller):
         return messages, positions
 
     def stored(self, positions: Mapping[Place, Position]) -> None:
-        """Everything before these positions is in the channels: they are committed soon."""
+        """Note that all records before these offsets are in the channels; they are committed soon."""
         with self.changed:
             self._stored.update(positions)
             self.changed.notify_all()
@@ -141,7 +141,7 @@ class TopicConsumer(Poller):
             self.subscribe(topics)
 
     def waiting_bytes(self) -> int:
-        """Of what is in the queue."""
+        """Return the bytes of the queued records."""
         return self._queued
 
     def received(self, messages: Sequence[Message]) -> None:

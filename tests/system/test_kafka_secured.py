@@ -82,7 +82,7 @@ def test_the_documented_rights_suffice_for_every_start(tmp_path: Path, secured_k
 
 
 def test_each_trouble_has_a_sentence_of_its_own(secured_kafka: SecuredKafka) -> None:
-    """Where librdkafka says `Broker transport failure` of all of them."""
+    """Librdkafka says `Broker transport failure` of all of them."""
     here, servers = secured_kafka.directory, secured_kafka.servers
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=web.serve_forever, args=(0.05,))
