@@ -9,6 +9,7 @@ import pydantic
 
 from plugins import Config, option
 from plugins.problems import suggestion
+from plugins.shared.kafkatopics import checked_topic
 
 YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
@@ -108,6 +109,11 @@ class AgentOptions(Config):
             return value
         near = suggestion(value, ["yarn", "local", "local[*]"])
         raise ValueError(f"must be local[n], spark://host:port, yarn or k8s://…, not {value!r}{near}")
+
+    @pydantic.field_validator("audit_topic")
+    @classmethod
+    def _check_topic(cls, value: str) -> str:
+        return checked_topic(value)
 
     @pydantic.field_validator("spark_conf")
     @classmethod

@@ -71,6 +71,11 @@ class Buckets(NamedTuple):
     """For each row, which of `paths`."""
 
 
+def literals(pattern: str) -> str:
+    """Return the text without its escapes."""
+    return _ESCAPE.sub("", pattern)
+
+
 class BucketPath:
     """A text with Flume's escapes, and the text it becomes for an event.
 

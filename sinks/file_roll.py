@@ -21,6 +21,9 @@ from sinks import serializers
 from sinks.serializers import options as declared
 from sinks.serializers.differences import SERIALIZERS
 
+MOST_NAME_BYTES = 100
+"""Bytes of the beginning and of the extension of a file's name, each."""
+
 
 class FileRollConfig(Config):
     """Options of the file_roll sink."""
@@ -76,6 +79,15 @@ class FileRollConfig(Config):
     @agreement("compression_codec", "serializer")
     def _check_codec(self) -> None:
         serializers.check_codec(self)
+
+    @pydantic.field_validator("prefix", "extension")
+    @classmethod
+    def _is_part_of_a_name(cls, value: str) -> str:
+        if "/" in value or "\0" in value:
+            raise ValueError("must not contain '/': it is part of a file's name; name a directory in sink.directory")
+        if len(value.encode()) > MOST_NAME_BYTES:
+            raise ValueError(f"must have at most {MOST_NAME_BYTES} bytes: file systems take no longer names")
+        return value
 
     @pydantic.field_validator("path_manager")
     @classmethod

@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.fixtures.figures",
     "tests.fixtures.memory",
     "tests.fixtures.processes",
+    "tests.fixtures.secured",
     "tests.fixtures.servers",
     "tests.fixtures.waits",
     "tests.fixtures.parallel",

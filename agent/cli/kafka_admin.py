@@ -1,4 +1,4 @@
-"""What `agent topic` and `agent group` share: the connection, with Kafka's own options, and readable errors."""
+"""Connection of `agent topic` and `agent group` to Kafka, with Kafka's own options and readable errors."""
 
 import contextlib
 import logging
@@ -25,12 +25,6 @@ OPTIONS = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.truststore.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.keystore.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
 }
 MILLISECONDS = {"request.timeout.ms": "request_timeout_ms", "default.api.timeout.ms": "bootstrap_timeout_ms"}
 
@@ -57,10 +51,13 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 
     from agent.services import ServiceError
     from agent.services.kafka import KafkaCluster
+    from plugins import Retry
     from plugins.shared.kafkaclient import away
+    from plugins.shared.kafkaerrors import metadata
+    from plugins.shared.kafkaproperties import QUIET
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
-    options = read_config(command_config) if command_config else {}
+    options, asking = read_config(command_config) if command_config else ({}, {})
     own = KafkaCluster.default()
     named = bootstrap_server or options.get("bootstrap_servers")
     try:
@@ -71,15 +68,18 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
         ) from None
     options = {"bootstrap_timeout_ms": 10_000, **options, "bootstrap_servers": servers}
     try:
+        metadata({**QUIET, **asking, "bootstrap.servers": servers}, options["bootstrap_timeout_ms"] / 1000)
         client = KafkaAdminClient(**options)
+    except Retry as error:
+        raise click.ClickException(str(error)) from None
     except (KafkaError, OSError, ValueError) as error:  # OSError: a certificate's file; ValueError: host:port
-        raise click.ClickException(f"cannot connect to {servers}: {reason(error)}{away(servers)}") from None
+        raise click.ClickException(f"cannot connect to {servers}: {reason(error)}") from None
     try:
         if not named and (foreign := own.foreign(client.describe_cluster()["cluster_id"])):
             raise click.ClickException(f"{foreign}\n  or name it with --bootstrap-server, if it is the one you mean")
         yield client
     except (KafkaError, TimeoutError) as error:
-        raise click.ClickException(f"{reason(error)}{away(servers)}") from None
+        raise click.ClickException(_denied(error, asking) or f"{reason(error)}{away(servers)}") from None
     finally:
         client.close()
 
@@ -116,14 +116,21 @@ def partitions_of(admin: Any, topic: str) -> dict[int, dict[str, Any]]:
     return dict(sorted((part["partition_index"], part) for part in found["partitions"]))
 
 
-def refuse_errors(answers: Sequence[Mapping[str, Any]], *, ignore: str | None = None) -> None:
-    """Raise `click.ClickException` for the first topic whose answer carries an error, unless it is `ignore`."""
+def refuse_errors(
+    answers: Sequence[Mapping[str, Any]], *, right: str = "Describe", ignore: str | None = None
+) -> None:
+    """Raise `click.ClickException` for the first topic whose answer carries an error, unless it is `ignore`.
+
+    `right` is the one that the request needs.
+    """
     from kafka.errors import for_code
 
     for answer in answers:
         error = for_code(answer["error_code"])
         if answer["error_code"] and error.__name__ != ignore:
             unknown = error.__name__ == "UnknownTopicOrPartitionError"
+            if error.__name__ == "TopicAuthorizationFailedError":
+                raise click.ClickException(f"topic {answer['name']}: this user lacks the right {right} on it")
             message = "no such topic" if unknown else answer.get("error_message") or error.description
             raise click.ClickException(f"topic {answer['name']}: {message}")
 
@@ -134,9 +141,26 @@ def reason(error: BaseException) -> str:
     return message[2] if message else str(error).partition("\n")[0] or type(error).__name__
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A `client.properties` as options of kafka-python. Raises `click.UsageError` for what it cannot express."""
+def _denied(error: BaseException, asking: Mapping[str, Any]) -> str:
+    """Return which user lacks a right; empty for another error."""
+    name = type(error).__name__
+    if not name.endswith("AuthorizationFailedError"):
+        return ""
+    user = asking.get("sasl.username")
+    kind = re.sub(r"(?<!^)([A-Z])", r" \1", name.removesuffix("AuthorizationFailedError")).lower()
+    return f"{f'user {user}' if user else 'this client'} lacks a right on this {kind} ({reason(error)})"
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a `client.properties`: options of kafka-python, and librdkafka's properties for the same.
+
+    Raises `click.UsageError` for what neither can express.
+    """
     import javaproperties
+
+    from plugins import Retry
+    from plugins.shared.kafkaerrors import tls_context
+    from plugins.shared.kafkaproperties import client_properties
 
     options: dict[str, Any] = {}
     with path.open("rb") as file:
@@ -148,24 +172,17 @@ def read_config(path: Path) -> dict[str, Any]:
             if not value.isdecimal():
                 raise click.UsageError(f"{path}: {name}={value}: not a number of milliseconds")
             options[MILLISECONDS[name]] = int(value)
-        elif name == "ssl.endpoint.identification.algorithm":
-            options["ssl_check_hostname"] = value not in ("", "none")
         elif name == "sasl.jaas.config":
             options |= _login(path, value)
-        elif name in ("ssl.truststore.type", "ssl.keystore.type"):
-            if value.upper() != "PEM":
-                raise click.UsageError(
-                    f"{path}: {name}={value}: only PEM can be read; convert the store with keytool and openssl"
-                )
-        else:
+        elif not name.startswith("ssl."):
             click.echo(f"{path}: {name} is not used", err=True)
-    for name in ("ssl.truststore", "ssl.keystore"):
-        store = properties.get(f"{name}.location", "")
-        if store.endswith((".jks", ".p12", ".pfx")):
-            raise click.UsageError(
-                f"{path}: {name}.location={store}: only PEM can be read; convert it with keytool and openssl"
-            )
-    return options
+    try:
+        asking = client_properties(properties)
+        if "SSL" in options.get("security_protocol", "").upper():
+            options["ssl_context"] = tls_context(asking)
+    except (Retry, OSError, ValueError) as e:
+        raise click.UsageError(f"{path}: {e}") from None
+    return options, asking
 
 
 def _login(path: Path, jaas: str) -> dict[str, str]:

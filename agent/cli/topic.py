@@ -89,7 +89,7 @@ def create(
     wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
     with connect(bootstrap_server, command_config) as admin:
         answer = admin.create_topics({name: wanted}, raise_errors=False)
-        refuse_errors(answer["topics"], ignore="TopicAlreadyExistsError" if if_not_exists else None)
+        refuse_errors(answer["topics"], right="Create", ignore="TopicAlreadyExistsError" if if_not_exists else None)
         admin.wait_for_topics([name])
 
 
@@ -102,7 +102,7 @@ def delete(name: str, bootstrap_server: str | None, command_config: Path | None,
     with connect(bootstrap_server, command_config) as admin:
         partitions_of(admin, name)
         confirm(f"delete topic {name} and everything in it?", yes)
-        refuse_errors(admin.delete_topics([name], raise_errors=False)["topics"])
+        refuse_errors(admin.delete_topics([name], raise_errors=False)["topics"], right="Delete")
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from channels.kafka.positions import (
     topic_id_of,
     truncations,
 )
-from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
+from channels.kafka.producing import COMPACTED, ChannelProducer, Limits
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
 from channels.kafka.topic import Topic
@@ -51,12 +51,11 @@ from plugins import (
     Taken,
     Whereabouts,
 )
-from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, failure, reason, refusing, unanswered
+from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
+from plugins.shared.kafkaerrors import Heard, metadata, unusable
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import RecordsLost
-
-"""What brokers put behind the name of a member."""
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
@@ -76,7 +75,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._cluster_id = ""
         self._topic_ids: TopicIds | None = None
         self._joined = Counter[str]()
-        """How often a member had to join its group under another name."""
+        """Number of times that a member had to join its group under another name."""
         self._told = set[tuple[PartitionClaim, int]]()
         """Positions of deleted topics that were logged: a drain asks for positions again and again."""
 
@@ -84,7 +83,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     @property
     def replication(self) -> int:
-        """As configured."""
+        """Number of replicas, as configured."""
         return self.config.replication
 
     @property
@@ -97,35 +96,33 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        refusals: list[str] = []
-        client = self._client(config.producer)
-        client["error_cb"] = refusing(refusals.append)
-        admin = AdminClient(client)
+        client, heard, whose = self._client(config.producer), Heard(), f"channel {self.name}: "
+        found = metadata(client, ANSWER_SECONDS, whose)
+        if foreign := config.foreign(found.cluster_id):
+            raise Retry(f"{whose}{foreign}")
+        there = config.topic in found.topics
+        properties: dict[str, Any] = {**client, "error_cb": heard}
+        admin = AdminClient(properties)
         self._topic_ids = TopicIds(admin, config.topic)
         try:
-            metadata = admin.list_topics(timeout=ANSWER_SECONDS)
-            if foreign := config.foreign(metadata.cluster_id):
-                raise Retry(f"channel {self.name}: {foreign}")
-            there = config.topic in metadata.topics
             topic = Topic(admin, self)
             if not there:
-                topic.refuse_old(metadata.topics)
+                topic.refuse_old(found.topics)
                 topic.create()
             description = topic.description()
             topic_id_of(description)
-            if there:
-                topic.refuse_compacted()
-            limit = min(MAX_RECORD_BYTES, topic.largest_record())
+            limits = topic.limits()
+            if limits.compacted:
+                raise FlafkaError(f"channel {self.name}: {COMPACTED.format(config.topic)}")
             self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
-            admin.poll(0)  # which tells what was heard
-            if refusals:
-                raise Retry(f"channel {self.name}: {refusals[-1]}") from e
-            raise failure(e, self._unreachable(e)) from e
-        properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
-        self._producer = ChannelProducer(self, properties, len(description.partitions), limit, self._writable)
+            admin.poll(0)  # the callback runs within it
+            right = "Describe" if there else "Create"
+            raise unusable(client, e, heard, whose, topic=config.topic, right=right) from e
+        partitions = len(description.partitions)
+        self._producer = ChannelProducer(self, client, partitions, limits, self._writable, self._limits)
 
     def close(self) -> None:
         """Stop the producer; what is still under way is given up."""
@@ -140,36 +137,43 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if not config.bootstrap_servers:
             yield NO_BROKERS
             return
-        admin = AdminClient(self._client(config.producer))
+        client = self._client(config.producer)
         try:
-            metadata = admin.list_topics(timeout=ANSWER_SECONDS)
+            found = metadata(client, ANSWER_SECONDS)
+        except Retry as e:
+            yield str(e)
+            return
+        admin = AdminClient(client)
+        try:
             yield from map(Caution, unanswered(config.bootstrap_servers))
             topic = Topic(admin, self)
-            if foreign := config.foreign(metadata.cluster_id):
+            if foreign := config.foreign(found.cluster_id):
                 yield foreign
                 return
-            topic.refuse_old(metadata.topics)
-            if config.topic in metadata.topics:
+            topic.refuse_old(found.topics)
+            if config.topic in found.topics:
+                if topic.limits().compacted:
+                    yield COMPACTED.format(config.topic)
                 yield from map(Caution, topic.weaknesses(topic.description()))
-                topic.refuse_compacted()
-            elif len(metadata.brokers) < config.replication:
+            elif len(found.brokers) < config.replication:
                 yield (
-                    f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
-                    f"{config.bootstrap_servers}: start the others or set `replication = {len(metadata.brokers)}`"
+                    f"replication = {config.replication}, but only {len(found.brokers)} brokers are up at "
+                    f"{config.bootstrap_servers}: start the others or set `replication = {len(found.brokers)}`"
                 )
         except (KafkaException, TimeoutError) as e:
-            yield self._unreachable(e)
+            yield str(unusable(client, e, Heard(), topic=config.topic, right="Describe"))
 
     # --- in
 
     @property
     def refusal(self) -> str:
-        """What brokers say of this client's user and password."""
+        """Reason why brokers refuse this client's login; empty while they do not."""
         return self._producer.refusal if self._producer is not None else ""
 
     def _writable(self) -> bool:
-        """Whether the brokers say that they could take a record in each partition now. Where that cannot be told, for
-        whatever reason, what waits goes on waiting.
+        """Return True if the brokers say that they could take a record in each partition now.
+
+        Without an answer, whatever the reason, a put still waits.
         """
         try:
             client = self._client(self.config.producer)
@@ -178,12 +182,16 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             self.log.debug("the brokers cannot be asked: %s", e)
             return False
 
+    def _limits(self) -> Limits:
+        """Ask the brokers for the topic's limits. Raises KafkaException or TimeoutError."""
+        return Topic(AdminClient(self._client(self.config.producer)), self).limits()
+
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
         self.put_in_turn(batch, lambda: None)
 
     def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
-        """The same; its place is in the client's queue, which sends to each partition in order."""
+        """Put the batch, in the order of the client's queue, which sends to each partition in order."""
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
         self._producer.put(batch, placed)
@@ -306,7 +314,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return self._looking().at(time)
 
     def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
-        """Records of committed transactions, and those of none."""
+        """Read records of committed transactions, and records outside of transactions."""
         return self._looking().read(claim, start, end)
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
@@ -338,7 +346,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         }
 
     def record(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """See `OutsideCommits.record`."""
+        """Commit offsets without membership in the group; `OutsideCommits.record` says how."""
         self._outside().record(positions)
 
     def refuse(self, error: FlafkaError) -> None:
@@ -347,7 +355,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             self._outside().refuse(error)
 
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """See `OutsideCommits.restore`."""
+        """Commit offsets that a late commit has undone; `OutsideCommits.restore` says how."""
         self._outside().restore(positions)
 
     def confirm(self, claim: PartitionClaim) -> None:
@@ -393,7 +401,5 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return {**self.config.client(self.name), **client_properties(properties)}
 
     def _unreachable(self, error: Exception) -> str:
-        return (
-            f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
-            f"({reason(error)}); is it running? For the cluster of `agent cluster start`, see `agent cluster status`"
-        )
+        client = self._client(self.config.consumer)
+        return str(unusable(client, error, Heard(), f"channel {self.name}: ", topic=self.config.topic, right="Read"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ import pydantic
 from channels.kafka.records import Format
 from plugins import Config, OverflowConfig, Problem, agreement, option, with_default
 from plugins.shared.kafkaclient import ConsumerConfig, ProducerConfig
+from plugins.shared.kafkatopics import checked_topic
 
 
 class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
@@ -91,13 +92,24 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
                 instead={},
             )
 
+    @pydantic.field_validator("topic")
+    @classmethod
+    def _topic_is_possible(cls, topic: str) -> str:
+        return checked_topic(topic, most=249 - len(".deadletters"))
+
+    @classmethod
+    def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all properties of a producer. It never gives up: a source waits, and its sender with it."""
+        timeout = {} if client.keys() & {"message.timeout.ms", "delivery.timeout.ms"} else {"message.timeout.ms": 0}
+        return super().producer_properties({**timeout, **client})
+
     def writes(self) -> list[str]:
-        """Its topic; what it reads, it wrote itself."""
+        """Return its topic, which it reads as well."""
         return [self.topic]
 
 
 class FlumeKafkaChannelConfig(KafkaChannelConfig):
-    """The options as they are under Flume's class name, those of its oldest versions among them."""
+    """Options under Flume's class name, with the names of its oldest versions."""
 
     older = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "kafka.consumer.group.id": "groupId"}

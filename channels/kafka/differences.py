@@ -1,4 +1,4 @@
-"""What the channel `kafka` does otherwise than Flume's."""
+"""Differences between the channel `kafka` and Flume's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ KAFKA = (
         here="it alone goes to the dead letters",
     ),
     Difference(
+        flume="a compacted topic is used, and loses events",
+        here="it is refused: set cleanup.policy=delete",
+    ),
+    Difference(
         flume="an event larger than the topic takes fails its whole batch, again and again",
         here="it alone goes to the dead letters, in parts",
     ),
     Difference(
-        flume="`kafka.producer.acks` and `enable.idempotence` hold as they are written",
-        here="all in-sync replicas have an event before it counts as stored, whatever they say",
+        flume="`kafka.producer.acks`, `enable.idempotence`, `retries = 0` and "
+        "`max.in.flight.requests.per.connection` hold as they are written",
+        here="all in-sync replicas have an event before it counts as stored, and repeated requests store it once, "
+        "whatever they say",
     ),
     Difference(
         flume="puts fail while brokers are away",

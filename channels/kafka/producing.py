@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka.config import KafkaChannelConfig
@@ -17,15 +20,17 @@ from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw
 from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, refusing
+from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_broken, reason
+from plugins.shared.kafkaerrors import Heard, login
+from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
 PURGED_SECONDS = 10.0
-"""How long a client that is replaced may take to give up what it has,"""
+"""Time that a replaced client may take to report its records as given up."""
 RETIRED_SECONDS = 300.0
-"""and how long it is asked to."""
+"""Time for which a replaced client is asked to give up its records."""
 REFUSED_SECONDS = 40.0
 """The client says again every 30 seconds that it is refused."""
 AT_ONCE: Mapping[str, Any] = {
@@ -34,30 +39,59 @@ AT_ONCE: Mapping[str, Any] = {
 }
 """A put is sent at once, as whoever puts has gathered already. What is put while five requests are on their way to a
 broker goes together."""
-_LINGER = {"linger.ms", "queue.buffering.max.ms"}
-"""What somebody sets who wants it otherwise."""
+LINGER = frozenset({"linger.ms", "queue.buffering.max.ms"})
+"""Properties that somebody sets who wants it otherwise."""
 _WAITS = {
-    **dict.fromkeys(_LINGER, 0),
+    **dict.fromkeys(LINGER, 0),
     "socket.timeout.ms": 60_000,
     "reconnect.backoff.max.ms": 10_000,
     "socket.connection.setup.timeout.ms": 30_000,
     "request.timeout.ms": 30_000,
     "retry.backoff.max.ms": 1_000,
 }
-"""What a client may wait for before it sends, in milliseconds, with its defaults."""
+"""Properties that delay a request, in milliseconds, with librdkafka's defaults."""
+_REFUSALS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    }
+)
+"""Errors of one record, which fail every record of the same request batch."""
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+LIMITS_SECONDS = 1.0
+"""Shortest time between two questions for the topic's limits."""
+REFUSED_AGAIN_SECONDS = 2.0
+"""Time after which records are produced once more that brokers refuse for a reason outside of the record."""
 _COMPRESSION = ("compression.type", "compression.codec")
 
+COMPACTED = (
+    "topic {} is compacted: it refuses events without a key, and would drop others; set cleanup.policy=delete on it"
+)
 _WRONG_CLOCK = (
     ". The clock of this host is further from the brokers' than the topic allows: set it right, or set "
     "message.timestamp.type=LogAppendTime on the topic"
 )
 
 
-class ChannelProducer:
-    """Puts batches into the topic, for several threads at once: connected from the beginning to `close`.
+class Limits(NamedTuple):
+    """Settings of the topic by which brokers refuse a record."""
 
-    `limit` is the size of the largest record that the topic takes, in bytes; `writable` asks the brokers, by another
-    client, whether they could take one now, in each partition.
+    record_bytes: int
+    """Size of the largest record that the topic takes, at most `MAX_RECORD_BYTES`."""
+    compacted: bool = False
+    """True if brokers refuse each record that has no key, and later drop records of equal keys."""
+
+
+class ChannelProducer:
+    """Producer of the channel's topic for several putting threads, connected until `close`.
+
+    `limits` are the topic's; `look` asks the brokers for them again and raises KafkaException or TimeoutError.
+    `writable` asks by another client whether the brokers could take a record in each partition now.
+
+    A record that brokers have acknowledged is not produced again by the same put: what they refuse is, by a client
+    that sends each record alone, and becomes a rejection if it is refused once more.
     """
 
     def __init__(
@@ -65,121 +99,243 @@ class ChannelProducer:
         channel: Component[KafkaChannelConfig],
         properties: Mapping[str, Any],
         partitions: int,
-        limit: int,
+        limits: Limits,
         writable: Callable[[], bool],
+        look: Callable[[], Limits],
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
         self._partitions = Partitions(self.name, self._config, partitions, self._count_partitions)
         self._properties: dict[str, Any] = {
-            **PRODUCER,
-            **({} if properties.keys() & _LINGER else AT_ONCE),
-            "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
-            "error_cb": refusing(self._refused),
-            **properties,
+            **channel.config.producer_properties(properties),
+            **({} if properties.keys() & LINGER else AT_ONCE),
+            "error_cb": self._hear,
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
-        self._limit = limit
+        self._limits, self._look, self._looked_at = limits, look, time.monotonic()
         self._fitting = 2**63
         """Bytes of a batch that become a record which the topic takes, as far as known from those that did not."""
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
         self._stalled, self._trouble = 0, 0.0
         """Puts that wait for long, and since when there are such that nothing was acknowledged after."""
-        waits = (_number(properties.get(name, default)) - default for name, default in _WAITS.items())
+        waits = ((number(properties.get(name, default)) or 0) - default for name, default in _WAITS.items())
         self._standstill = Standstill(writable, sum(max(0.0, wait) / 1000 for wait in waits), self.stopping)
         self._closed = threading.Event()
-        self._producer = Producer(self._properties)
+        self._producer = self._new_producer()
+        self._beside: tuple[tuple[Producer, float], ...] = ()
+        """Other producers in use, and the time (`time.monotonic`) from which an idle one is dropped."""
         self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
         self._poller.start()
 
     @property
     def refusal(self) -> str:
-        """Why brokers refuse this client, where they have done so lately."""
+        """Reason why brokers have refused this client lately; empty if they have not."""
         return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else ""
 
-    def _refused(self, why: str) -> None:
-        self._refusal, self._refused_at = why, time.monotonic()
+    def _hear(self, error: KafkaError) -> None:
+        """Note why brokers refuse this client: its password may be changed while it is connected."""
+        heard = Heard()
+        heard(error)
+        if why := heard.refusal():
+            self._refusal, self._refused_at = login(why, self._properties), time.monotonic()
 
     def close(self) -> None:
-        """Stop; what is still under way is given up."""
+        """Stop, and give up the records that are not acknowledged."""
         self._closed.set()
         self._poller.join(STANDING_SECONDS)
-        self._producer.purge()
-        with contextlib.suppress(*BROKEN):
-            self._producer.flush(1)
+        for producer in (self._producer, *(other for other, _ in self._beside)):
+            producer.purge()
+            with contextlib.suppress(*BROKEN):
+                producer.flush(1)
 
     def put(self, batch: Batch, placed: Callable[[], None]) -> None:
-        """Return when every in-sync replica has the batch; `placed` is called as soon as what is put later comes
-        behind it. Rejected names rows that no record can hold.
+        """Return when every in-sync replica has the batch. Raises Rejected with the rows that no record can hold.
+
+        `placed` is called as soon as records of later puts can only come behind this batch.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery = Delivery(self._producer, len(batch))
-        put = self._put_batches if self._config.format == "arrow" else self._put_events
-        rejected = put(batch, delivery)
+        rejected = self._produce_rows(batch, range(len(batch)), delivery)
         placed()
         with self.metrics.timed("KafkaEventSendTimer"):
             self._await(delivery)
-        if delivery.error is not None:
-            self._replace(delivery.producer)
-            if delivery.error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-                raise self._given_up(delivery)
-            wrong = _WRONG_CLOCK if delivery.error.code() == KafkaError.INVALID_TIMESTAMP else ""
-            raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}{wrong}")
+            if delivery.failed:
+                rejected |= self._put_again(batch, delivery)
         if delivery.reported:
             self._stored()
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:
-            raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
+            raise Rejected({EventId("", -1, -1, row): reason for row, reason in sorted(rejected.items())})
 
-    def _put_batches(self, batch: Batch, delivery: Delivery) -> dict[int, str]:
+    def _put_again(self, batch: Batch, delivery: Delivery) -> dict[int, str]:
+        """Produce the failed records once more until each is stored or refused alone; return the refused rows.
+
+        Raises Retry where none is stored and the reason is not in a record: the whole put may be repeated then.
+        """
+        rejected: dict[int, str] = {}
+        stored, stalled = delivery.stored, False
+        try:
+            while delivery.failed:
+                passing = [error for _, error in delivery.failed if error.code() not in _REFUSALS]
+                if passing and not stored:
+                    self._replace(delivery.producer)
+                    raise self._failure(passing[0], delivery)
+                if any(error.fatal() for error in passing):
+                    self._replace(delivery.producer)
+                limits = self._ask_limits()
+                if limits.compacted:
+                    passing.append(KafkaError(KafkaError.INVALID_RECORD, COMPACTED.format(self._config.topic)))
+                    if not stored:
+                        raise self._failure(passing[-1], delivery)
+                if passing:
+                    if not stalled:
+                        stalled = True
+                        self._stall(+1, f"channel {self.name}: {self._why(passing[0])}; what was put waits")
+                    if self._closed.is_set() or self.stopping.wait(REFUSED_AGAIN_SECONDS):
+                        raise self._failure(passing[0], delivery)
+                delivery = self._put_alone(batch, delivery, rejected)
+                stored = stored or delivery.stored
+        finally:
+            if stalled:
+                self._stall(-1)
+        return rejected
+
+    def _put_alone(self, batch: Batch, failed: Delivery, rejected: dict[int, str]) -> Delivery:
+        """Produce the failed records with one record in each request; add rows refused for good to `rejected`."""
+        rows = sorted(row for some, _ in failed.failed for row in some)
+        mask = np.zeros(len(batch), bool)
+        mask[rows] = True
+        producer = self._new_producer({"batch.num.messages": 1})
+        with self._lock:
+            self._beside += ((producer, float("inf")),)
+        delivery = Delivery(producer, failed.events)
+        try:
+            rejected |= self._produce_rows(batch.where(pa.array(mask)), rows, delivery)
+            self._await(delivery)
+        finally:
+            self._keep_beside(producer, 0.0)
+        left = []
+        for some, error in delivery.failed:
+            if error.code() in _REFUSALS and not self._limits.compacted:
+                if len(some) == 1:
+                    rejected[some[0]] = self._refused_for(batch, some[0], error)
+                    continue
+                self._fitting = min(self._fitting, batch.slice(some[0], len(some)).nbytes // 2)
+            left.append((some, error))
+        delivery.failed = left
+        return delivery
+
+    def _refused_for(self, batch: Batch, row: int, error: KafkaError) -> str:
+        size = len(batch.bodies[row].as_py())
+        if error.code() in _TOO_LARGE:
+            return f"with its headers, {self._too_large(size)}"
+        return f"topic {self._config.topic} takes no such record: {error.str()}"
+
+    def _failure(self, error: KafkaError, delivery: Delivery) -> Retry:
+        if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            return self._given_up(delivery)
+        wrong = _WRONG_CLOCK if error.code() == KafkaError.INVALID_TIMESTAMP else ""
+        return failure(error, f"channel {self.name}: {self._why(error)}{wrong}")
+
+    def _why(self, error: object) -> str:
+        return reason(error, topic=self._config.topic, right="Write", client=self._properties)
+
+    # --- the topic's limits
+
+    def _ask_limits(self) -> Limits:
+        """Return the topic's limits as they are now, or were a second ago. Raises Retry.
+
+        Where the record size has changed, later puts use a new producer, whose requests are no larger than that.
+        """
+        with self._looking:
+            if time.monotonic() - self._looked_at < LIMITS_SECONDS:
+                return self._limits
+            try:
+                found = self._look()
+            except (KafkaException, TimeoutError) as e:
+                raise failure(e, f"channel {self.name}: {reason(e)}") from e
+            self._looked_at = time.monotonic()
+            before, self._limits = self._limits, found
+        if before.record_bytes != found.record_bytes:
+            self.log.info(
+                "topic %s takes records of %d bytes now, and took %d", self._config.topic, *(found[0], before[0])
+            )
+            self._fitting = 2**63
+            with self._lock:
+                if not self._closed.is_set():
+                    # Others may be producing with the old one: it goes on until it is idle.
+                    self._beside += ((self._producer, time.monotonic() + PURGED_SECONDS),)
+                    self._producer = self._new_producer()
+        return found
+
+    def _new_producer(self, more: Mapping[str, Any] = MappingProxyType({})) -> Producer:
+        """Return a producer whose requests are no larger than the topic's largest record, or brokers refuse them."""
+        return Producer({"batch.size": min(1 << 20, self._limits.record_bytes), **self._properties, **more})
+
+    # --- records of a batch
+
+    def _produce_rows(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
+        """Produce a batch whose events have these row numbers in the put; return rows that no record can hold."""
+        produce = self._produce_pieces if self._config.format == "arrow" else self._produce_events
+        return produce(batch, rows, delivery)
+
+    def _produce_pieces(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
         """Many events a record."""
         rejected: dict[int, str] = {}
-        config, most = self._config, self._record_bytes
+        config = self._config
         pieces = list(batch.split(config.batch_events, min(config.batch_bytes, self._fitting)))
         pieces.reverse()
         start = 0
         while pieces:
             piece = pieces.pop()
-            value, rows = encode(piece, self._compression), len(piece)
-            if len(value) > most and rows > 1:  # what does not compress, in a topic that takes less
-                self._fitting = int(0.9 * piece.nbytes * most / len(value))
-                pieces += reversed(list(piece.split((rows + 1) // 2, self._fitting)))
-                continue
-            if len(value) > most:
-                rejected[start] = self._too_large(len(value))
+            value, count = encode(piece, self._compression), len(piece)
+            most = self._record_bytes
+            if len(value) > most and self._ask_limits() and len(value) > (most := self._record_bytes):
+                if count > 1:  # what does not compress, in a topic that takes less
+                    self._fitting = int(0.9 * piece.nbytes * most / len(value))
+                    pieces += reversed(list(piece.split((count + 1) // 2, self._fitting)))
+                    continue
+                rejected[rows[start]] = self._too_large(len(value))
             else:
-                self._produce(value, None, self._partitions.default, [(FORMAT, ARROW)], delivery)
-            start += rows
+                part = rows[start : start + count]
+                self._produce(value, None, self._partitions.default, [(FORMAT, ARROW)], part, delivery)
+            start += count
         return rejected
 
-    def _put_events(self, batch: Batch, delivery: Delivery) -> dict[int, str]:
+    def _produce_events(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
         """One event a record."""
-        config, most = self._config, self._record_bytes
+        config = self._config
         values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
         keys = texts_of(batch, KEY)
         headers = raw_headers(batch) if config.format == "raw" else None
         by_partition, rejected = self._partitions.of(batch)
-        rejected |= {row: self._too_large(len(value)) for row, value in enumerate(values) if len(value) > most}
-        for partition, rows in by_partition.items():
+        if max(map(len, values), default=0) > self._record_bytes and self._ask_limits():
+            most = self._record_bytes
+            rejected |= {at: self._too_large(len(value)) for at, value in enumerate(values) if len(value) > most}
+        for partition, wanted in by_partition.items():
             if rejected:
-                rows = [row for row in rows if row not in rejected]
+                wanted = [at for at in wanted if at not in rejected]
             if headers is not None:
-                for row in rows:
-                    self._produce(values[row], keys[row] if keys else None, partition, headers[row], delivery)
-            elif keys:
-                messages = [{"value": values[row], "key": keys[row]} for row in rows]
-                self._produce_batch(messages, partition, delivery)
-            else:
-                self._produce_batch([{"value": values[row]} for row in rows], partition, delivery)
-        return rejected
+                for at in wanted:
+                    key = keys[at] if keys else None
+                    self._produce(values[at], key, partition, headers[at], (rows[at],), delivery)
+                continue
+            messages = [{"value": values[at], "callback": delivery.of((rows[at],)), "at": rows[at]} for at in wanted]
+            if keys:
+                for message, at in zip(messages, wanted, strict=True):
+                    message["key"] = keys[at]
+            self._produce_batch(messages, partition, delivery)
+        return {rows[at]: why for at, why in rejected.items()}
 
     def _count_partitions(self) -> int:
         topic = self._config.topic
         return len(self._producer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions)
 
     def _too_large(self, size: int) -> str:
-        return f"an event of {size:,} bytes is larger than a record of the channel may be ({self._limit:,})"
+        most = self._limits.record_bytes
+        return f"an event of {size:,} bytes is larger than a record of the channel may be ({most:,})"
 
     def _await(self, delivery: Delivery) -> None:
         started, reported, stalled = time.monotonic(), 0, False
@@ -194,7 +350,7 @@ class ChannelProducer:
                 if not stalled and now - started > STALL_SECONDS:
                     stalled = True
                     self._stall(+1)
-                if delivery.producer is not self._producer or self._closed.is_set():  # it reports what it gives up
+                if not self._is_used(delivery.producer) or self._closed.is_set():  # it reports what it gives up
                     replaced = replaced or now
                     if now - replaced > PURGED_SECONDS:
                         raise self._given_up(delivery)
@@ -211,13 +367,13 @@ class ChannelProducer:
         what = "closed" if self._closed.is_set() else "replaced"
         return Retry(f"channel {self.name}: its client was {what} while {delivery.events} events waited")
 
-    def _stall(self, change: int) -> None:
-        """Tell when puts begin to wait for long: several are under way at once."""
+    def _stall(self, change: int, text: str = "") -> None:
+        """Report that puts begin to wait for long, with `text` if the reason is known. Several may wait at once."""
         with self._lock:
             self._stalled += change
             if change > 0 and not self._trouble:
                 self._trouble = time.monotonic() - STALL_SECONDS
-                text = self._waits(STALL_SECONDS, self.refusal or "too few brokers are up or in sync")
+                text = text or self._waits(STALL_SECONDS, self.refusal or "too few brokers are up or in sync")
                 self.log.warning("%s", text)
                 self.metrics.error(text)
 
@@ -239,14 +395,21 @@ class ChannelProducer:
                     self._trouble = 0.0
 
     def _produce(
-        self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: Delivery
+        self,
+        value: bytes,
+        key: str | None,
+        partition: int,
+        headers: KafkaHeaders,
+        rows: Sequence[int],
+        delivery: Delivery,
     ) -> None:
+        """Produce one record, which holds these rows of the put."""
         delivery.expect(1)
-        topic, began = self._config.topic, 0.0
+        topic, report, began = self._config.topic, delivery.of(rows), 0.0
         while True:
             self._refuse_old(delivery)
             try:
-                delivery.producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivery.report)
+                delivery.producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)
                 if began:
                     self._standstill.moved()
                 return
@@ -254,8 +417,12 @@ class ChannelProducer:
                 began = began or time.monotonic()
                 self._wait_for_room(delivery, began)
             except KafkaException as e:
+                if e.args[0].code() in _REFUSALS:
+                    delivery.expect(-1)
+                    delivery.refuse(rows, e.args[0])
+                    return
                 self._replace_broken(delivery.producer, e)
-                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+                raise Retry(f"channel {self.name}: {self._why(e)}") from e
 
     def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: Delivery) -> None:
         """Several records in one call, which knows no record headers."""
@@ -264,27 +431,36 @@ class ChannelProducer:
             self._refuse_old(delivery)
             delivery.expect(len(messages))
             try:
-                delivery.producer.produce_batch(self._config.topic, messages, partition, on_delivery=delivery.report)
+                delivery.producer.produce_batch(self._config.topic, messages, partition)
             except KafkaException as e:
                 self._replace_broken(delivery.producer, e)
-                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+                raise Retry(f"channel {self.name}: {self._why(e)}") from e
             failed = [message for message in messages if "_error" in message]
             delivery.expect(-len(failed))
+            again = []
             for message in failed:
                 error = message.pop("_error")
-                if error.code() != KafkaError._QUEUE_FULL:
+                if error.code() in _REFUSALS:
+                    delivery.refuse((message["at"],), error)
+                elif error.code() != KafkaError._QUEUE_FULL:
                     raise Retry(f"channel {self.name}: {error.str()}")
+                else:
+                    again.append(message)
             if began and len(failed) < len(messages):
                 self._standstill.moved()
-            messages = failed
+            messages = again
             if messages:
                 began = began or time.monotonic()
                 self._wait_for_room(delivery, began)
 
     def _refuse_old(self, delivery: Delivery) -> None:
         """One put uses one client: the rest of it in another one would be in the topic once more than its head."""
-        if delivery.producer is not self._producer:
+        if not self._is_used(delivery.producer):
             raise self._given_up(delivery)
+
+    def _is_used(self, producer: Producer) -> bool:
+        """Return True if the producer has not been given up."""
+        return producer is self._producer or any(producer is one for one, _ in self._beside)
 
     def _wait_for_room(self, delivery: Delivery, began: float) -> None:
         if self.stopping.wait(0.005):
@@ -293,15 +469,29 @@ class ChannelProducer:
 
     def _poll(self) -> None:
         while not self._closed.is_set():
-            with contextlib.suppress(*BROKEN):  # whoever waits is told by a report, and has the producer replaced
-                self._producer.poll(0.2)
+            with contextlib.suppress(*BROKEN):  # a report tells whoever waits, and the producer is replaced
+                self._producer.poll(0.02 if self._beside else 0.2)
+            for producer, until in self._beside:
+                with contextlib.suppress(*BROKEN):
+                    producer.poll(0)
+                if not len(producer) and time.monotonic() > until:
+                    self._keep_beside(producer, None)
+
+    def _keep_beside(self, producer: Producer, until: float | None) -> None:
+        """Drop a producer that is idle at `until`, or, with None, at once."""
+        with self._lock:
+            self._beside = tuple(
+                (one, until if one is producer and until is not None else due)
+                for one, due in self._beside
+                if one is not producer or until is not None
+            )
 
     def _replace_broken(self, used: Producer, error: KafkaException) -> None:
         if is_broken(error):
             self._replace(used)
 
     def _replace_if_stuck(self, delivery: Delivery, began: float) -> None:
-        """What the brokers had stored of what waits, without an answer that came, is in the topic twice then."""
+        """Replace a stalled client. Records stored without an answer are in the topic twice then."""
         reported = delivery.reported
         if (quiet := self._standstill.stuck(began)) and delivery.reported == reported:
             self.log.warning(
@@ -318,9 +508,11 @@ class ChannelProducer:
         # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
         # too: one of them makes the new one, in which others may be under way already.
         with self._lock:
-            if self._producer is not old or self._closed.is_set():
+            if not self._is_used(old) or self._closed.is_set():
                 return
-            self._producer = Producer(self._properties)
+            if old is self._producer:
+                self._producer = self._new_producer()
+            self._beside = tuple(one for one in self._beside if one[0] is not old)
         # On a thread of its own, as that takes a while: whoever puts goes on with the new one.
         threading.Thread(target=self._retire, args=(old,), name=f"{self.name}-retired", daemon=True).start()
 
@@ -336,11 +528,5 @@ class ChannelProducer:
 
     @property
     def _record_bytes(self) -> int:
-        """What the value of a record may take of `_limit`; the rest is for its key, headers and framing."""
-        return self._limit - 4096
-
-
-def _number(text: object) -> float:
-    """As the client reads one of its properties: 0x10 is 16."""
-    written = str(text).lower()
-    return int(written, 16) if "x" in written else float(written)
+        """Size of the largest value of a record: the rest of the limit is for its key, headers and framing."""
+        return self._limits.record_bytes - 4096

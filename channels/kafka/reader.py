@@ -125,7 +125,7 @@ class KafkaReader(Poller, Reader):
             with self._metrics.timed("KafkaCommitTimer"):
                 self._ask(lambda: self._commit(owned))
         except KafkaException as e:
-            raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
+            raise Retry(f"group {self._claim.group}: committing offsets failed: {self.explained(e)}") from e
 
     def _commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         if self._others.older_gone():
@@ -291,6 +291,7 @@ class KafkaReader(Poller, Reader):
         except Fenced:
             self._join_anew()  # under the same name the two would fence each other for ever
             raise
+        self.refuse_unauthorized(error, claim.topic)
         self._log.warning("group %s: %s", claim.group, error.str())
 
     def _of_this_topic(self, error: FlafkaError) -> FlafkaError:

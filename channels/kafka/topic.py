@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.positions import ANSWER_SECONDS, topic_id_of
-from channels.kafka.producing import MAX_RECORD_BYTES
-from plugins import FlafkaError, KafkaBackedChannel, Retry
+from channels.kafka.producing import MAX_RECORD_BYTES, Limits
+from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
 
 AT_ONCE = 8
@@ -58,9 +58,16 @@ class Topic:
         if names:
             topic_id_of(self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(ANSWER_SECONDS))
 
-    def _settings(self) -> Any:
+    def _settings(self) -> Mapping[str, str]:
+        """Settings by name; empty if this client may not ask for them (`DescribeConfigs`)."""
         resource = ConfigResource(ResourceType.TOPIC, self._config.topic)
-        return self._known(lambda: self._admin.describe_configs([resource])[resource])
+        try:
+            found = self._known(lambda: self._admin.describe_configs([resource])[resource])
+        except KafkaException as e:
+            if e.args[0].code() not in _NOT_ALLOWED:
+                raise
+            return {}
+        return {name: entry.value for name, entry in found.items()}
 
     def _known(self, ask: Callable[[], Any]) -> Any:
         """The answer about the topic; the broker that answers may not have heard yet of one just created."""
@@ -73,14 +80,11 @@ class Topic:
                 if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
                     raise
 
-    def largest_record(self) -> int:
-        """Bytes; a topic of the user's may take less than ours do."""
-        try:
-            return int(self._settings()["max.message.bytes"].value)
-        except KafkaException as e:
-            if e.args[0].code() not in _NOT_ALLOWED:
-                raise
-            return MAX_RECORD_BYTES
+    def limits(self) -> Limits:
+        """Return the topic's limits; the channel's own ones if this client may not ask for settings."""
+        settings = self._settings()
+        largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES))
+        return Limits(min(MAX_RECORD_BYTES, largest), "compact" in settings.get("cleanup.policy", ""))
 
     def writable(self, client: Mapping[str, Any]) -> bool:
         """Return True if the leader of each partition answers, and as many replicas in sync as the topic wants.
@@ -98,39 +102,17 @@ class Topic:
         with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
             answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)
             up = dict(zip(addresses, answered, strict=True))
-        try:
-            least = int(self._settings()["min.insync.replicas"].value)
-        except KafkaException as e:
-            if e.args[0].code() not in _NOT_ALLOWED:
-                raise
-            least = max(len(one.replicas) for one in partitions)
+        all_replicas = max(len(one.replicas) for one in partitions)
+        least = int(self._settings().get("min.insync.replicas", all_replicas))
         return all(sum(up[node.host, node.port] for node in one.isr) >= least for one in partitions)
 
-    def refuse_compacted(self) -> None:
-        """Raise FlafkaError where the topic is compacted: brokers would drop events, and take none without a key."""
-        topic = self._config.topic
-        try:
-            policy = str(self._settings()["cleanup.policy"].value)
-        except KafkaException as e:
-            if e.args[0].code() not in _NOT_ALLOWED:
-                raise
-            return
-        if "compact" in policy:
-            raise FlafkaError(
-                f"topic {topic} has cleanup.policy={policy}, so that brokers drop events that nobody has read, and "
-                "take none without a key. Name a topic of the channel's own, or set cleanup.policy=delete: "
-                f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
-                f"cleanup.policy=delete --bootstrap-server {self._config.bootstrap_servers}"
-            )
-
     def weaknesses(self, description: Any) -> Iterator[str]:
-        """Sentences about how it may lose events or pause."""
+        """Yield a sentence for each setting with which the topic may lose events or pause."""
         topic = self._config.topic
         replicas = min((len(p.replicas) for p in description.partitions), default=0)
         if replicas < 3:
             yield f"topic {topic} has {replicas} replicas: with 3, the loss of a broker causes no pause"
-        settings = self._settings()
-        in_sync = int(settings["min.insync.replicas"].value)
+        in_sync = int(self._settings().get("min.insync.replicas", 2))
         if replicas > 1 and in_sync < 2:
             yield (
                 f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "

@@ -1,14 +1,15 @@
-"""What the channel, the source and the sink have in common as Kafka's clients: options, questions and errors."""
+"""Options, questions and errors that the Kafka channel, source and sink share as clients."""
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import pydantic
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import PrivateAttr
 
@@ -17,13 +18,15 @@ from plugins.errors import Retry, Unreachable
 from plugins.kafkachannel import KafkaStream
 from plugins.options import Config, option
 from plugins.problems import Problem
-from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, without_effect
+from plugins.shared.kafkaerrors import AWAY, metadata, sentence
+from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
 
 CONNECT_SECONDS = 5.0
-"""How long brokers may take for an answer before they count as away."""
+"""Time in which brokers must answer, or they count as away."""
 LOOK_SECONDS = 2.0
-"""How long a broker may take to accept a connection."""
+"""Time in which a broker must accept a connection."""
+_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 CONSUMER: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -48,31 +51,9 @@ PRODUCER: Mapping[str, Any] = {
 """Properties of a producer that its component does not set otherwise."""
 
 BROKEN = (KafkaException, SystemError)
-"""What a producer's `poll` and `flush` raise, once, after a fatal error; the latter amid callbacks for deliveries,
-which Python takes for a bug in the client."""
+"""Exceptions that `poll` and `flush` of a producer raise once after a fatal error.
 
-_AWAY = frozenset(
-    (
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._TRANSPORT,
-        KafkaError._WAIT_COORD,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REQUEST_TIMED_OUT,
-    )
-)
-"""Errors that say that brokers are away, or too few of them there."""
+SystemError comes amid delivery callbacks, where Python takes the client's exception for a bug."""
 
 
 def stream_client(stream: KafkaStream) -> dict[str, Any]:
@@ -83,11 +64,12 @@ def stream_client(stream: KafkaStream) -> dict[str, Any]:
 def create_topic(
     admin: AdminClient, name: str, partitions: int, replication: int, settings: Mapping[str, str], seconds: float
 ) -> bool:
-    """Create a topic, one that loses nothing with one broker where it has several replicas. False where it is there
-    already. Raises KafkaException.
+    """Create a topic that survives the loss of a broker if it has several replicas. False if the topic exists.
 
-    Its records have the brokers' time. With that of a host whose clock is hours ahead they would be refused, and with
-    that of one that is behind they would soon be older than the topic's retention.
+    Raises KafkaException.
+
+    Its records have the brokers' time. Brokers would refuse the time of a host whose clock is hours ahead. With the
+    time of a slow clock, records would soon be older than the topic's retention.
     """
     safe = {"min.insync.replicas": str(min(2, replication)), "message.timestamp.type": "LogAppendTime"}
     settings = {**safe, **settings}
@@ -101,34 +83,19 @@ def create_topic(
     return True
 
 
-def reason(error: Any) -> str:
-    """What the client says went wrong, of a KafkaException, a KafkaError or a TimeoutError."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    known = error.args[0] if getattr(error, "args", ()) else error
-    return str(known.str()) if hasattr(known, "str") else str(known)
+reason = sentence
+"""Alias of `kafkaerrors.sentence`, under which other modules know it."""
 
 
 def failure(error: Any, text: str) -> Retry:
-    """What to raise with that text for a KafkaException, a KafkaError or a TimeoutError: Unreachable where brokers
-    are away."""
+    """Return the exception with that text for a client's error: Unreachable where brokers are away, else Retry."""
     known = error.args[0] if isinstance(error, KafkaException) else error
-    away = isinstance(error, TimeoutError) or known.code() in _AWAY
+    away = isinstance(error, TimeoutError) or known.code() in AWAY
     return Unreachable(text) if away else Retry(text)
 
 
-def refusing(tell: Callable[[str], object]) -> Callable[[KafkaError], None]:
-    """A callback for a client's errors, its `error_cb`, that tells which brokers refuse its user or password."""
-
-    def heard(error: KafkaError) -> None:
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
-            tell(error.str())
-
-    return heard
-
-
 def accepts(address: tuple[str, int]) -> bool:
-    """Whether somebody takes a connection there."""
+    """Return True if somebody accepts a connection there."""
     try:
         socket.create_connection(address, timeout=LOOK_SECONDS).close()
     except OSError:
@@ -137,7 +104,7 @@ def accepts(address: tuple[str, int]) -> bool:
 
 
 def answers(client: Mapping[str, Any], address: tuple[str, int], topic: str) -> bool:
-    """Whether the broker there answers a client with these properties, which asks it for that topic."""
+    """Return True if the broker there answers a question about that topic, asked with these properties."""
     host, port = address
     there = {**client, "bootstrap.servers": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
     try:
@@ -148,7 +115,7 @@ def answers(client: Mapping[str, Any], address: tuple[str, int], topic: str) -> 
 
 
 def unreachable(servers: str) -> list[str]:
-    """Those of these brokers, `host:port,…`, that take no connection: `127.0.0.1:9092 (Connection refused)`."""
+    """Return the brokers of `host:port,…` that accept no connection, as `127.0.0.1:9092 (Connection refused)`."""
 
     def failure(server: str) -> str | None:
         host, _, port = server.rpartition("://")[2].rpartition(":")
@@ -178,14 +145,14 @@ def unanswered(servers: str) -> Iterator[str]:
 
 
 def is_broken(error: Exception) -> bool:
-    """Whether the producer that raised it refuses all work from now on."""
+    """Return True if the producer that raised the error refuses all work from now on."""
     if isinstance(error, KafkaException):
         return bool(error.args[0].fatal() or error.args[0].code() == KafkaError._FATAL)
     return isinstance(error, SystemError)
 
 
 def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
-    """That rebalance callback with the client's errors as Retry.
+    """Return that rebalance callback with the client's errors as Retry.
 
     What the client itself raised, and a callback lets through, comes out of `poll` as something that no `except`
     clause for an Exception catches: the thread would end without a word.
@@ -201,8 +168,9 @@ def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Calla
 
 
 def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """What keeps a component from its work, in sentences: no brokers are known, none answers, they are of another
-    cluster, or topics are not there.
+    """Yield a sentence for each reason why a component cannot work.
+
+    No brokers are known, none answers, they are of another cluster, or topics do not exist.
 
     `client` makes the properties; what it raises as Retry is a sentence too.
     """
@@ -211,26 +179,33 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
         yield NO_BROKERS
         return
     try:
-        metadata = AdminClient(dict(client())).list_topics(timeout=CONNECT_SECONDS)
-    except KafkaException as e:
-        yield (
-            f"no Kafka broker answers at {servers} ({reason(e)}); is it running? "
-            "`agent cluster status` tells for the project's own"
-        )
+        properties = dict(client())
+        found = metadata(properties, CONNECT_SECONDS)
     except Retry as e:
         yield str(e)
-    else:
-        if foreign := config.foreign(metadata.cluster_id):
-            yield foreign
-            return
-        for topic in topics:
-            if topic not in metadata.topics:
-                command = f"agent topic create {topic} --bootstrap-server {servers}"
-                yield f"there is no topic {topic} at {servers}: {command}"
+        return
+    if foreign := config.foreign(found.cluster_id):
+        yield foreign
+        return
+    for topic in topics:
+        if topic not in found.topics:
+            yield _unseen(properties, topic, servers)
+
+
+def _unseen(client: Mapping[str, Any], topic: str, servers: str) -> str:
+    """Return why a topic is not among those that brokers name to this client."""
+    topics = TopicCollection([topic])
+    admin = AdminClient(dict(client))  # which has to outlive its answer
+    try:
+        admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)[topic].result()
+    except KafkaException as e:
+        if e.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return sentence(e, topic=topic, right="Describe", client=client)
+    return f"there is no topic {topic} at {servers}: agent topic create {topic} --bootstrap-server {servers}"
 
 
 def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """For `Component.probe`: what is `missing`, and, as cautions, which of the brokers are away beside others."""
+    """Yield the answers of `Component.probe`: the sentences of `missing`, and a warning for each absent broker."""
     yield from missing(client, config, topics)
     servers = config.bootstrap_servers or ""
     if len(found := list(unanswered(servers))) < len(servers.replace(",", " ").split()):
@@ -249,6 +224,17 @@ class KafkaEndConfig(Config):
 
     _cluster_id: str | None = PrivateAttr(None)
 
+    @pydantic.field_validator("bootstrap_servers")
+    @classmethod
+    def _are_addresses(cls, servers: str | None) -> str | None:
+        for server in (servers or "").replace(",", " ").split():
+            scheme, _, address = server.rpartition("://")
+            if scheme and scheme.upper() not in _PROTOCOLS:
+                raise ValueError(f"{server!r} must be written as host:port, without {scheme}://")
+            if not re.fullmatch(r"(\[[^]]+\]|[^:/]+)(:\d{1,5})?", address):
+                raise ValueError(f"{server!r} must be written as host:port")
+        return servers
+
     def of_cluster(self, servers: str, cluster_id: str) -> Self:
         """A copy that names these brokers, as long as they are of that cluster."""
         copy = self.model_copy(update={"bootstrap_servers": servers})
@@ -256,9 +242,9 @@ class KafkaEndConfig(Config):
         return copy
 
     def foreign(self, cluster_id: str | None) -> str | None:
-        """What is wrong where the brokers are of this cluster, in words: the project's own has to be the user's.
+        """Return why brokers of that cluster must not be used; None if they may be.
 
-        None where all is well, as it is wherever brokers are named.
+        Only the cluster of `agent cluster start` has to be the user's own: named brokers may be of any cluster.
         """
         if self._cluster_id in (None, cluster_id):
             return None
@@ -279,11 +265,11 @@ class KafkaEndConfig(Config):
         }
 
     def brokers(self) -> frozenset[str]:
-        """Those it names; empty for the project's own cluster."""
+        """Return the addresses that are named; empty for the project's own cluster."""
         return frozenset((self.bootstrap_servers or "").replace(",", " ").split())
 
     def reads(self, topic: str) -> bool:
-        """Whether it consumes this topic."""
+        """Return True if the component consumes this topic."""
         return False
 
     def writes(self) -> list[str]:
@@ -328,7 +314,12 @@ class ProducerConfig(KafkaEndConfig):
     @pydantic.field_validator("producer")
     @classmethod
     def _producer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
-        return accepted(properties, lambda client: Producer({**QUIET, **client}))
+        return accepted(properties, lambda client: Producer({**QUIET, **cls.producer_properties(client)}))
+
+    @classmethod
+    def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all properties of a producer, given the configured ones under librdkafka's names."""
+        return {**PRODUCER, **client}
 
 
 class ConsumerConfig(KafkaEndConfig):
@@ -351,6 +342,14 @@ class ConsumerConfig(KafkaEndConfig):
     @pydantic.field_validator("consumer")
     @classmethod
     def _consumer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
+        heartbeat = number(properties.get("heartbeat.interval.ms", 3_000)) or 0
+        session = number(properties.get("session.timeout.ms", CONSUMER["session.timeout.ms"])) or 0
+        if 0 < session <= heartbeat and number(heartbeat) is not None:
+            given = [name for name in ("heartbeat.interval.ms", "session.timeout.ms") if name in properties]
+            raise ValueError(
+                f"{given[0]}: heartbeat.interval.ms ({heartbeat:.0f}) must be lower than session.timeout.ms "
+                f"({session:.0f}), or the group puts this member out again and again"
+            )
         return accepted(
             properties, lambda client: Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
         )

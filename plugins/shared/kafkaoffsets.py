@@ -40,6 +40,8 @@ def read_up_to(
         if error is None:
             position, deadline = offset + 1, time.monotonic() + seconds
             yield message
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            continue  # said by the coordinator, whom an assigned partition with an offset does not need
         elif error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
         elif not wait:

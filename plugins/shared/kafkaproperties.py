@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,14 +19,19 @@ from plugins.shared.keystore import Keystore, read_keystore
 _LOG = logging.getLogger("librdkafka")
 _LOG.addFilter(lambda record: record.levelno < logging.CRITICAL)
 QUIET: Mapping[str, Any] = {"log_level": 0, "logger": _LOG}
-"""What matters of the client's chatter is said by the components, in words; a `log_level` that somebody sets has the
-rest in the log. Without a logger the client writes to standard error itself, and fatal errors, as that of a static
-member that another one has replaced, at any level."""
+"""Properties of a client that logs nothing by itself: components report what matters.
+
+A configured `log_level` brings the rest into the log. Without a logger the client writes fatal errors to standard
+error at any level, such as the one of a replaced static member."""
 _OF_PRODUCERS = frozenset(
     {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
 )
 OURS = _OF_PRODUCERS | {"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"}
 """Properties on which the guarantees rest: set here, whatever Flume's files say about them."""
+_RETRIES = frozenset({"retries", "message.send.max.retries"})
+_IN_FLIGHT = frozenset({"max.in.flight", "max.in.flight.requests.per.connection"})
+MOST_IN_FLIGHT = 5
+"""Requests on their way to a broker with which an idempotent producer keeps their order."""
 _RENAMED = {
     "buffer.memory": "queue.buffering.max.kbytes",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -41,7 +47,7 @@ _BOTH = {
     "queue.buffering.max.ms": "linger.ms",
     "sasl.mechanisms": "sasl.mechanism",
 }
-"""Those that librdkafka knows by Java's names as well, but calls by its own where a value is wrong."""
+"""Names by which librdkafka calls properties in errors, with the names of Java that it accepts as well."""
 _VALUES = {
     "compression.codec": ["gzip", "snappy", "lz4", "zstd", "none"],
     "isolation.level": ["read_committed", "read_uncommitted"],
@@ -56,7 +62,7 @@ _VALUES = {
     ],
     "security.protocol": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
 }
-"""What librdkafka takes where it does not say so itself."""
+"""Values of properties for which librdkafka does not list them itself."""
 _STORES = frozenset(
     f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("location", "password", "type")
 )
@@ -66,6 +72,13 @@ _PEM = {
     "ssl.key": ("ssl.keystore.key", "ssl.keystore"),
 }
 """librdkafka's PEM files and texts, and where Java has these."""
+_IN_PLACE_OF = {
+    "truststore": ("ssl.ca.location", "ssl.ca.pem", "ssl.truststore.certificates"),
+    "keystore": ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.certificate.chain"),
+}
+"""Properties beside which the environment variables FLUME_SSL_TRUSTSTORE_… and FLUME_SSL_KEYSTORE_… do not hold."""
+NO_HOSTNAMES = "ssl.disableTLSHostnameVerification"
+"""Flume's own property: brokers' certificates may be for other hosts."""
 _TO_JAVA = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
     | {f"{name}.{how}" for name in _PEM for how in ("pem", "location")}
@@ -87,6 +100,7 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
     Java's key- and truststores are read, unless `stores` is false: Retry says what is wrong with them.
     """
     found: dict[str, Any] = {}
+    properties = _with_flumes_tls(properties)
     for name, value in properties.items():
         if name == "buffer.memory":
             value = str(max(1, int(value) >> 10)) if value.isdecimal() else value
@@ -94,8 +108,8 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
             value = value or "none"
         if name == "sasl.jaas.config":
             found |= _jaas(value)
-        elif name not in OURS and name not in _STORES and _is_known(name):
-            found[_RENAMED.get(name, name)] = value
+        elif name not in OURS and name not in _STORES and _is_known(name) and not _never_retries(name, value):
+            found[_RENAMED.get(name, name)] = _in_flight(name, value)
     if stores:
         found |= _stores(properties)
     if "ssl.key.pem" in found:
@@ -103,18 +117,60 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
     return found
 
 
-@functools.cache
+def number(text: object) -> float | None:
+    """Return the number that a client reads in a property, such as 16 for 0x10; None for any other text."""
+    written = str(text).strip().lower()
+    if re.fullmatch(r"[+-]?0x[0-9a-f]+", written):
+        return int(written, 16)
+    return float(written) if re.fullmatch(r"[+-]?\d+(\.\d*)?", written) else None
+
+
+def _never_retries(name: str, value: str) -> bool:
+    return name in _RETRIES and (number(value) or 0) < 1
+
+
+def _in_flight(name: str, value: str) -> str:
+    wanted = number(value) if name in _IN_FLIGHT else None
+    return value if wanted is None else str(int(min(wanted, MOST_IN_FLIGHT)))
+
+
 def _is_known(name: str) -> bool:
-    """Whether librdkafka has that property, by its own name or by Java's."""
-    if re.fullmatch(_JAVA_ONLY, name):
-        return False
+    """Return True if librdkafka has that property, by its own name or by Java's."""
+    return not re.fullmatch(_JAVA_ONLY, name) and _answer(name) is not None
+
+
+def _is_number(name: str) -> bool:
+    """Return True if librdkafka wants a number there. It takes `5x` for 5, and `100m` of bytes for 100 of them."""
+    return (_answer(name) or "").startswith("Invalid value for configuration property")
+
+
+@functools.cache
+def _answer(name: str) -> str | None:
+    """Return what librdkafka says of `?` as the value of that property; None if it has no such property."""
     try:
         Consumer({**QUIET, "group.id": "none", _RENAMED.get(name, name): "?"}).close()
     except KafkaException as e:
-        return "No such configuration property" not in e.args[0].str()
+        text = str(e.args[0].str())
+        return None if "No such configuration property" in text else text
     except TypeError:  # a function is set there, such as error_cb, which no file can name
-        return False
-    return True
+        return None
+    return ""
+
+
+def _with_flumes_tls(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return these properties with Flume's own settings of TLS in Java's names (KafkaSSLUtil of Flume 1.11)."""
+    found = {name: value for name, value in properties.items() if name != NO_HOSTNAMES}
+    if properties.get("security.protocol", "").upper() not in ("SSL", "SASL_SSL"):
+        return found
+    if properties.get(NO_HOSTNAMES, "").lower() == "true":
+        found["ssl.endpoint.identification.algorithm"] = "none"
+    for store, others in _IN_PLACE_OF.items():
+        path = os.environ.get(f"FLUME_SSL_{store.upper()}_PATH")
+        if path and not found.keys() & {f"ssl.{store}.location", *others}:
+            found[f"ssl.{store}.location"] = path
+            if (password := os.environ.get(f"FLUME_SSL_{store.upper()}_PASSWORD")) is not None:
+                found.setdefault(f"ssl.{store}.password", password)
+    return found
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -122,6 +178,7 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
     Retry where a file that one names cannot be read.
     """
+    properties = _with_flumes_tls(properties)
     found = {n: value for n, value in properties.items() if n not in _TO_JAVA and not _SPARKS_OWN.fullmatch(n)}
     if mechanism := properties.get("sasl.mechanism") or properties.get("sasl.mechanisms"):
         found["sasl.mechanism"] = mechanism
@@ -141,11 +198,16 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
-    """These properties, if a client can be made with them. ValueError says what it says of them, a line for each that
-    is wrong; of those that are right by themselves and do not fit together, the first.
+    """Return the properties if a client can be made with them.
+
+    Raises ValueError with a line for each wrong one. Of properties that contradict each other the first is named.
     """
-    wrong: list[str] = []
-    left = dict(properties)
+    wrong = [
+        f"{name}: {value!r} is not a number, written in digits alone"
+        for name, value in properties.items()
+        if _is_known(name) and number(value) is None and _is_number(name)
+    ]
+    left = {name: value for name, value in properties.items() if not any(w.startswith(f"{name}: ") for w in wrong)}
     while left:
         try:
             make(client_properties(left, stores=False))
@@ -167,8 +229,13 @@ def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object
 
 
 def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]:
-    """Which of the properties the client speaks of, and what to say of it."""
-    about = re.findall('(?:property|for) "([^"]+)"', text)
+    """Return the property that the client's error is about, or None, and the sentence about it."""
+    about = re.findall('(?:property|for) "([^"]+)"|`([a-z.]+)`', text)
+    about = [quoted or ticked for quoted, ticked in about]
+    if (file := re.search(r"(ssl\.[a-z.]+) failed: ", text)) and (path := properties.get(file[1])) is not None:
+        about = [file[1]]
+        if not path.startswith("-----") and (why := _unreadable(path)):
+            text = why
     if "GSSAPI" in text:
         about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
         text = (
@@ -186,7 +253,7 @@ def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]
 
 
 def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
-    """A caution for each of them that has no effect here."""
+    """Yield a warning for each property that has no effect here."""
     for name, value in properties.items():
         if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
             yield Problem(
@@ -194,12 +261,38 @@ def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Probl
                 "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
                 note=True,
             )
-        if name.endswith("serializer") or name in OURS or name in _STORES or name == "sasl.jaas.config":
+        if _never_retries(name, value):
+            yield Problem(
+                prefix + name,
+                "has no effect: an idempotent producer repeats a request until delivery.timeout.ms, and stores each "
+                "event once",
+                note=True,
+            )
+        elif name in _IN_FLIGHT and (number(value) or 0) > MOST_IN_FLIGHT:
+            yield Problem(
+                prefix + name,
+                f"is {MOST_IN_FLIGHT} here: an idempotent producer keeps the order of no more requests",
+                note=True,
+            )
+        if (
+            name.endswith("serializer")
+            or name in OURS
+            or name in _STORES
+            or name in ("sasl.jaas.config", NO_HOSTNAMES)
+        ):
             continue
         if re.fullmatch(_JAVA_ONLY, name):
             yield Problem(prefix + name, "has no effect: it is a property of Java's client only", note=True)
         elif not _is_known(name):
             yield Problem(prefix + name, "has no effect: Kafka's clients have no such property", as_in_flume=True)
+
+
+def _unreadable(path: str) -> str:
+    try:
+        _text(path)
+    except Retry as e:
+        return str(e)
+    return ""
 
 
 def _jaas(text: str) -> dict[str, str]:
@@ -222,7 +315,10 @@ def _stores(properties: Mapping[str, str]) -> dict[str, str]:
         store = _read(path, properties.get("ssl.truststore.password"))
         found["ssl.ca.pem"] = b"".join(store.trusted + store.chain).decode()
     if path := properties.get("ssl.keystore.location"):
-        store = _read(path, properties.get("ssl.keystore.password") or properties.get("ssl.key.password"))
+        password, key_password = properties.get("ssl.keystore.password"), properties.get("ssl.key.password")
+        store = _read(path, password or key_password, key_password)
+        if not store.key:
+            raise Retry(f"cannot use the keystore {path}: it holds no private key")
         found["ssl.key.pem"], found["ssl.certificate.pem"] = store.key.decode(), b"".join(store.chain).decode()
     return found
 
@@ -238,8 +334,8 @@ def _text(path: str) -> str:
         raise Retry(f"cannot read {path}: {e.strerror}") from e
 
 
-def _read(path: str, password: str | None) -> Keystore:
+def _read(path: str, password: str | None, key_password: str | None = None) -> Keystore:
     try:
-        return read_keystore(path, password)
+        return read_keystore(path, password, key_password)
     except (OSError, ValueError) as e:
         raise Retry(f"cannot use the keystore {path}: {getattr(e, 'strerror', None) or e}") from e

@@ -34,15 +34,18 @@ class Keystore:
         return min((end.timestamp() for end in ends), default=None)
 
 
-def read_keystore(path: str, password: str | None) -> Keystore:
-    """The keystore in that file. OSError, or ValueError in words for the user: a wrong password, an unknown kind."""
+def read_keystore(path: str, password: str | None, key_password: str | None = None) -> Keystore:
+    """Return the keystore in that file, whose key may have a password of its own.
+
+    Raises OSError, or ValueError in words for the user: a wrong password, an unknown kind.
+    """
     data = Path(path).read_bytes()
     if b"-----BEGIN " in data:
-        return _pem(data, password)
+        return _pem(data, key_password or password)
     if data[:4] == _JCEKS:
         raise ValueError("it is a JCEKS keystore; convert it: keytool -importkeystore -deststoretype PKCS12")
     if data[:4] == _JKS:
-        return _jks(data, password or "")
+        return _jks(data, password or "", key_password or password or "")
     return _pkcs12(data, password or "")
 
 
@@ -76,7 +79,7 @@ def _pkcs12(data: bytes, password: str) -> Keystore:
     return Keystore(_key(store.key), chain + others)
 
 
-def _jks(data: bytes, password: str) -> Keystore:
+def _jks(data: bytes, password: str, key_password: str) -> Keystore:
     content, secret = data[:-20], password.encode("utf-16-be")
     if hashlib.sha1(secret + _SALT + content).digest() != data[-20:]:  # noqa: S324  # what the format says
         raise ValueError("the password is wrong, or the file is damaged")
@@ -91,7 +94,7 @@ def _jks(data: bytes, password: str) -> Keystore:
             protected = reader.take(reader.number())
             certificates = [reader.certificate(version) for _ in range(reader.number())]
             if not key:
-                key, chain = _unlock(protected, secret), certificates
+                key, chain = _unlock(protected, key_password.encode("utf-16-be")), certificates
         elif kind == 2:
             trusted.append(reader.certificate(version))
         else:
@@ -134,7 +137,9 @@ def _unlock(protected: bytes, secret: bytes) -> bytes:
         stream += last
     plain = bytes(a ^ b for a, b in zip(hidden, stream, strict=False))
     if hashlib.sha1(secret + plain).digest() != digest:  # noqa: S324  # what the format says
-        raise ValueError("its key has a password of its own, which must be that of the keystore")
+        raise ValueError(
+            "the password of its key is wrong: it must be that of the keystore, or Kafka's ssl.key.password"
+        )
     return _key(serialization.load_der_private_key(plain, None))
 
 

@@ -54,6 +54,7 @@ class Poller(ABC):
         """Notified when something can be taken, when that fails, and when this closes."""
         self.error: Exception | None = None
         self.closing = False
+        self._client: Mapping[str, Any] = {**properties}
         self.consumer = Consumer({**CONSUMER, **properties})
         self._poll_seconds, self._metrics, self._log, self._paused = poll_seconds, metrics, log, False
         self._busy_until = 0.0
@@ -81,7 +82,7 @@ class Poller(ABC):
         """Have whoever takes see it. The first one counts."""
         with self.changed:
             if not isinstance(error, FlafkaError):
-                text = reason(error) if isinstance(error, KafkaException) else repr(error)
+                text = self.explained(error) if isinstance(error, KafkaException) else repr(error)
                 error = Retry(f"group {self.group}: {text}")
             self.error = self.error or error
             self.changed.notify_all()
@@ -136,6 +137,15 @@ class Poller(ABC):
                 f"group {self.group}: another agent of this name has joined it from this host: joining again under "
                 "another name, to share its partitions"
             )
+
+    def refuse_unauthorized(self, error: KafkaError, topic: str) -> None:
+        """Raise Retry where this user may not read the topic, or not as a member of this group."""
+        if error.code() in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+            raise Retry(f"group {self.group}: {self.explained(error, topic)}")
+
+    def explained(self, error: object, topic: str = "") -> str:
+        """Return what went wrong, and which right is missing on the group or the topic."""
+        return reason(error, topic=topic, group=self.group, right="Read", client=self._client)
 
     def _run(self) -> None:
         try:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import pydantic
 
 from plugins import Config, option, with_default
 from plugins.shared.kafkaclient import ProducerConfig
-from sinks.bucketpath import BucketPath
+from plugins.shared.kafkaproperties import number
+from plugins.shared.kafkatopics import checked_topic
+from sinks.bucketpath import BucketPath, literals
+
+TRANSACTION_MS = 60_000
+"""Default of `transaction.timeout.ms`."""
 
 
 class KafkaSinkConfig(ProducerConfig):
@@ -65,8 +72,16 @@ class KafkaSinkConfig(ProducerConfig):
         """Under Flume's class name its rules and defaults hold."""
         return FlumeKafkaSinkConfig if "." in written_type else cls
 
+    @classmethod
+    def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all properties of a producer with transactions. No record may outlast its transaction."""
+        timeouts = [name for name in client if name in ("message.timeout.ms", "delivery.timeout.ms")]
+        most = number(client.get("transaction.timeout.ms", TRANSACTION_MS)) or TRANSACTION_MS
+        capped = {name: str(int(most)) for name in timeouts if not 0 < (number(client[name]) or 0) <= most}
+        return {**super().producer_properties({**client, **capped}), "transactional.id": "flafka"}
+
     def writes(self) -> list[str]:
-        """Its topic, where that is the same for all events."""
+        """Return the topic if it is the same for all events."""
         return [] if "%" in self.topic else [self.topic]
 
     def follows(self) -> str | None:
@@ -76,12 +91,12 @@ class KafkaSinkConfig(ProducerConfig):
     @pydantic.field_validator("topic")
     @classmethod
     def _readable(cls, topic: str) -> str:
-        BucketPath(topic)
+        checked_topic(topic if BucketPath(topic).static == topic else literals(topic))
         return topic
 
 
 class FlumeKafkaSinkConfig(KafkaSinkConfig):
-    """The options as they are under Flume's class name, those of its oldest versions among them."""
+    """Options under Flume's class name, with the names of its oldest versions."""
 
     older = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}

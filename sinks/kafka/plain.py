@@ -13,7 +13,7 @@ _NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
-    """Writes to topics at least once; a record's header flafka.id, the event's id, tells those that come twice."""
+    """Writes to topics at least once; duplicates are known by the event's id, the record header flafka.id."""
 
     type_name = "kafka"
     names_events = True
@@ -31,7 +31,7 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
     def write(self, batch: Batch) -> None:
         """Produce. Rejected names events that no topic takes."""
         if self._writer is None:
-            self._writer = Writer(self._properties())
+            self._writer = Writer(self._properties(), alone=self._alone)
         try:
             rejected = self._produce(self._writer, batch)
         except Conflict as e:
@@ -46,10 +46,14 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
             return
         try:
             with self.metrics.timed("KafkaEventSendTimer"):
-                self._writer.settle()
+                self._settle(self._writer)
         except Conflict as e:
             self._drop()
             raise Retry(str(e)) from e
+        self._committed_all()
+        if self._writer.alone:
+            self._alone = False
+            self._drop()
 
     def reset(self) -> None:
         """Give up what is not flushed; the next producer is a new one."""

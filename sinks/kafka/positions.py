@@ -1,4 +1,4 @@
-"""The Kafka sink's own record of where it got: a compacted topic, written in the transactions that it tells of."""
+"""Commit log of the Kafka sink: a compacted topic, written in the transactions whose offsets it holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_ALLOWED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUS
 
 
 class Position(NamedTuple):
-    """The newest entry of one claim."""
+    """Newest entry of one partition assignment."""
 
     epoch: int
     offset: int
@@ -34,7 +34,7 @@ class Position(NamedTuple):
 
 
 class Positions:
-    """The entries of all claims on one channel's topic.
+    """Commit log of all partitions of one channel's topic.
 
     The group's offsets say the same, and are committed with it: this is for when they are lost, with the group or by
     another program's commit.
@@ -54,7 +54,7 @@ class Positions:
 
     def _produce(self, writer: Writer, claim: PartitionClaim, key: str, value: Any) -> None:
         data = json.dumps(value).encode()
-        writer.produce(self.name, value=data, key=key, partition=self._partition(claim), counted=False)
+        writer.produce(self.name, value=data, key=key, partition=self._partition(claim))
 
     def read(self, claim: PartitionClaim) -> Position | None:
         """The newest entry up to now, but for transactions that did not come about. Retry where it is not reached."""
@@ -122,7 +122,7 @@ class Positions:
         return True
 
     def _count(self, admin: AdminClient) -> int:
-        """How many partitions it has; the broker asked may not have heard yet of a new topic."""
+        """Return the number of its partitions. The asked broker may not have heard yet of a new topic."""
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             topic = admin.list_topics(self.name, timeout=CONNECT_SECONDS).topics[self.name]

@@ -1,4 +1,4 @@
-"""What both forms of the Kafka sink share: from events to records of topics."""
+"""Base of both forms of the Kafka sink: makes records of topics from events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, missing, probed, reason
-from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.kafkaerrors import metadata
+from plugins.shared.kafkaproperties import client_properties, number
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics
@@ -27,13 +28,19 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
 
     counters: ClassVar[tuple[str, ...]] = ("KafkaEventSendTimer",)
     names_events: ClassVar[bool] = False
-    """Whether records carry the header `ID`."""
+    """True if records carry the header `ID`."""
 
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._cluster_id = ""
         self._topics: Topics | None = None
         self._path = BucketPath(config.topic)
+        self._alone = False
+        """True after a refusal: the next transaction sends each record alone, which shows the refused one."""
+        self._stored = set[EventId]()
+        """Events of a failed transaction that brokers keep all the same: they are not produced again."""
+        self._refused: dict[EventId, str] = {}
+        """Events that brokers have refused alone, with the reason."""
 
     def open(self) -> None:
         """Find the cluster. Raises Retry while brokers are away, or the topic is missing."""
@@ -46,10 +53,12 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
 
     def close(self) -> None:
         """Forget the cluster."""
-        self._topics = None
+        self._topics, self._alone = None, False
+        self._stored.clear()
+        self._refused.clear()
 
     def probe(self) -> Iterator[str]:
-        """Whether brokers answer, and the topic is there."""
+        """Check that brokers answer and that the topic exists."""
         yield from probed(self._client, self.config, self.config.writes())
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
@@ -87,6 +96,12 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             headers.append((ID, [str(batch.id(row)) for row in range(len(batch))]))
         known = {name: self._topics.get(name) for name in {*topics} if isinstance(name, str)}
         for row, value in enumerate(values):
+            if self._stored and batch.id(row) in self._stored:
+                writer.events += 1
+                continue
+            if self._refused and batch.id(row) in self._refused:
+                rejected[batch.id(row)] = self._refused[batch.id(row)]
+                continue
             try:
                 name = topics[row]
                 topic = known[name] if isinstance(name, str) else str(name)
@@ -101,7 +116,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                 if headers:
                     record["headers"] = [(new, column[row]) for new, column in headers if column[row] is not None]
                 topic.check(record)
-                writer.produce(topic.name, **record)
+                writer.produce(topic.name, event=(batch, row), **record)
             except ValueError as e:
                 rejected[batch.id(row)] = str(e)
             except KafkaException as e:
@@ -112,6 +127,29 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                 rejected[batch.id(row)] = "with its key and headers it is larger than a record may be"
         return rejected
 
+    def _settle(self, writer: Writer) -> None:
+        """Return when all is stored. Before it raises, note which events are, and which never can be."""
+        try:
+            writer.settle()
+        except (Conflict, Retry):
+            if self._topics is not None:
+                self._topics.forget()
+            if writer.keeps_acknowledged:
+                self._stored |= {batch.id(row) for batch, row in writer.acknowledged}
+            if writer.refused:
+                self._alone = True
+            if writer.alone:
+                self._refused |= {
+                    batch.id(row): f"the topic does not take it: {error.str()}"
+                    for (batch, row), error in writer.refused
+                }
+            raise
+
+    def _committed_all(self, partition: int | None = None) -> None:
+        """Forget what was noted of events that are committed now, of one partition or of all."""
+        self._stored = {id for id in self._stored if partition not in (None, id.partition)}
+        self._refused = {id: why for id, why in self._refused.items() if partition not in (None, id.partition)}
+
     def _topics_of(self, batch: Batch) -> list[str | ValueError]:
         buckets = self._path.resolve_batch(batch)
         topics: list[str | ValueError] = [buckets.paths[code] for code in buckets.codes.tolist()]
@@ -121,7 +159,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         return topics
 
     def _numbers(self, batch: Batch, header: str | None) -> list[Any]:
-        """What a header says, by row: -1 for what is no number."""
+        """Return the number in a header of each row, or -1 if it is not one."""
         if header is None:
             return [None] * len(batch)
         texts = batch.header(header).to_pylist()
@@ -133,18 +171,17 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
     # --- clients
 
     def _find_cluster(self) -> str:
-        try:
-            return AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
-        except KafkaException as e:
-            raise Retry(f"no Kafka broker answers at {self.config.bootstrap_servers} ({reason(e)})") from e
+        return str(metadata(self._client(), CONNECT_SECONDS).cluster_id or "")
 
     def _client(self) -> dict[str, Any]:
-        """Of its producers' properties those alone that any client needs to be let in."""
+        """Return properties of any client: of the configured ones only TLS and login."""
         given = client_properties(self.config.producer).items()
         security = {name: value for name, value in given if name.startswith(("security.", "sasl.", "ssl."))}
         return {**self.config.client(self.name), **security}
 
     def _properties(self) -> dict[str, Any]:
-        given = client_properties(self.config.producer)
+        given = self.config.producer_properties(client_properties(self.config.producer))
+        del given["transactional.id"]
         most = self._topics.smallest if self._topics is not None else BATCH_BYTES
-        return {**self.config.client(self.name), **given, "batch.size": min(int(given.get("batch.size", most)), most)}
+        wanted = int(number(given.get("batch.size")) or most)
+        return {**self.config.client(self.name), **given, "batch.size": min(wanted, most)}

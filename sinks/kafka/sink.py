@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -39,7 +40,8 @@ _PASSING = frozenset(
 class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
     """Writes to topics exactly once from a Kafka channel of the same cluster: in transactions that hold the channel's
     offsets too, for readers with isolation.level = read_committed. From any other channel at least once. On Spark and
-    in sink groups at least once too: there a record's header flafka.id, the event's id, tells those that come twice.
+    in sink groups at least once too: there the record header flafka.id holds the event's id, by which duplicates
+    are known.
     """
 
     type_name = "kafka"
@@ -86,10 +88,10 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         """
         self._drop(claim.partition)
         if not claim.cluster_id or claim.cluster_id != self._cluster_id:
-            self._writers[claim.partition] = Writer(self._properties())
+            self._writers[claim.partition] = Writer(self._properties(), alone=self._alone)
             return Resumed(claim._replace(record=""), committed)
         positions = self._record_of(claim)
-        self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
+        self._writers[claim.partition] = TransactionalWriter(self._properties(), claim, alone=self._alone)
         try:
             at = self._committed(claim)
             entry = positions.read(claim) if positions is not None else None
@@ -158,7 +160,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
                     self._drop(number)
 
     def _writer(self, claim: PartitionClaim) -> Writer:
-        """That of the partition. Conflict where its last transaction is in doubt."""
+        """Return the writer of the partition. Raises Conflict if its last transaction is in doubt."""
         writer = self._writers.get(claim.partition)
         if writer is None:
             place = f"{claim.topic}-{claim.partition}"
@@ -193,13 +195,13 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             raise Rejected(rejected)
 
     def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        """Return when all records are stored, those of a transaction invisibly."""
+        """Return when all records are stored; in a transaction they are invisible yet."""
         writer = self._writer(claim)
         positions = self._positions.get(claim.topic)
         if isinstance(writer, TransactionalWriter) and positions is not None and (note or writer.began):
             positions.write(writer, claim, end, note)
         with self.metrics.timed("KafkaEventSendTimer"):
-            writer.settle()
+            self._settle(writer)
         return Receipt(claim, start, end, writer.events, None)
 
     def commit(self, receipt: Receipt) -> None:
@@ -215,11 +217,25 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             self._drop(claim.partition)
             raise
         self._since.pop(claim.partition, None)
+        self._committed_all(claim.partition)
+        if writer.alone:
+            self._renew(claim, writer)
+
+    def _renew(self, claim: PartitionClaim, writer: Writer) -> None:
+        """Replace a writer that sends each record alone: the refused events are dealt with, and it is slow."""
+        self._alone = False
+        self._drop(claim.partition)
+        if not isinstance(writer, TransactionalWriter):
+            self._writers[claim.partition] = Writer(self._properties())
+            return
+        with contextlib.suppress(Retry):  # without one, the next events have the runner call `resume`
+            self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
 
     def _confirm(self, claim: PartitionClaim) -> None:
-        """Raise Retry unless the channel's topic is still the one of the claim."""
+        """Raise Retry unless the channel's topic still has the id of the assignment."""
         topics = TopicCollection([claim.topic])
-        request = AdminClient(self._client()).describe_topics(topics, request_timeout=CONNECT_SECONDS)
+        admin = AdminClient(self._client())  # which has to outlive its answer
+        request = admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)
         try:
             found = str(request[claim.topic].result().topic_id)
         except KafkaException as e:

@@ -1,8 +1,7 @@
-"""What the Kafka sink knows of the topics that it writes to."""
+"""Topics that the Kafka sink writes to, with their settings."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,15 +11,17 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
 from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.kafkatopics import checked_topic
 from sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0
-"""How long what is known of a topic is taken for true."""
+"""Time after which a known topic is looked up again."""
 HEADROOM = 4096
 """Bytes of the largest record that its framing may take."""
 LARGEST = 8 << 20
 BATCH_BYTES = 1_000_000
-"""What the client sends at once, unless a topic takes less: a broker refuses what is more as a whole."""
+"""Size of a request batch, unless a topic takes less: a broker refuses a larger one as a whole."""
 EVER = 2**63 - 1
 _NO_TOPIC = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION, KafkaError.TOPIC_AUTHORIZATION_FAILED}
@@ -28,7 +29,7 @@ _NO_TOPIC = frozenset(
 
 
 class Topic(NamedTuple):
-    """What records have to be like for a topic to take them."""
+    """Settings of a topic by which its brokers refuse a record."""
 
     name: str
     partitions: int
@@ -36,9 +37,9 @@ class Topic(NamedTuple):
     """Bytes of the largest."""
     before: int
     after: int
-    """How far their time may lie before and after now, in ms."""
+    """Milliseconds by which a record's time may lie before and after now."""
     keyed: bool
-    """Whether each needs a key."""
+    """True if each record needs a key."""
     looked: float
 
     def check(self, record: Mapping[str, Any]) -> None:
@@ -72,34 +73,45 @@ class Topics:
 
     def __init__(self, config: KafkaSinkConfig, admin: AdminClient) -> None:
         self.smallest = BATCH_BYTES
-        """What the client may send at once, for all topics seen."""
+        """Size of the largest request batch that all topics seen so far take."""
         self._config, self._admin = config, admin
         self._known: dict[str, Topic] = {}
+
+    def forget(self) -> None:
+        """Have every topic looked up again: brokers have refused what its known settings allow."""
+        self._known.clear()
+        self.smallest = BATCH_BYTES
 
     def get(self, name: str) -> Topic | str:
         """The topic, or why nothing can be written there. Retry where that may pass."""
         known = self._known.get(name)
         if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
             return known
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-            return f"{name[:80]!r} is not a valid topic name"
+        try:
+            checked_topic(name)
+        except ValueError as e:
+            return f"{name[:80]!r} is not a valid topic name: {e}" if name else "the name of its topic is empty"
         try:
             topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
         except KafkaException as e:
-            raise Retry(f"topic {name}: {reason(e)}") from e
+            raise Retry(f"topic {name}: {self._why(e, name)}") from e
         partitions, error = len(topic.partitions), topic.error
         if name in self._config.writes():
             if error is not None:
-                raise Retry(f"topic {name}: {error.str()}: agent topic create {name}")
+                made = "" if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else f": agent topic create {name}"
+                raise Retry(f"topic {name}: {self._why(error, name)}{made}")
             if partitions <= (number := self._config.default_partition_id or 0):
                 raise Retry(f"defaultPartitionId = {number}, and topic {name} has partitions 0 to {partitions - 1}")
         elif error is not None and error.code() in _NO_TOPIC:
-            return f"there is no topic {name} ({error.str()})"
+            return f"there is no topic {name} ({self._why(error, name)})"
         elif error is not None:
             raise Retry(f"topic {name}: {error.str()}")
         found = self._known[name] = self._topic(name, partitions)
         self.smallest = min(self.smallest, found.limit)
         return found
+
+    def _why(self, error: object, name: str) -> str:
+        return reason(error, topic=name, right="Describe", client=client_properties(self._config.producer))
 
     def _topic(self, name: str, partitions: int) -> Topic:
         resource = ConfigResource(ResourceType.TOPIC, name)

@@ -5,42 +5,69 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from plugins import Conflict, PartitionClaim, Retry
+from plugins import Batch, Conflict, PartitionClaim, Retry
 from plugins.shared.kafkaclient import PRODUCER, reason
 from plugins.shared.offsets import OffsetMetadata
 
 ANSWER_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
+REFUSALS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+    }
+)
+"""Errors of one record, which fail every record of the same request batch."""
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
-class Writer:
-    """Produces records, idempotently; `settle` returns when all are in the topics."""
+Row = tuple[Batch, int]
+"""An event: a row of a batch."""
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
+
+class Writer:
+    """Idempotent producer of records. `settle` returns when all are in the topics.
+
+    With `alone`, each record is a request batch of its own, so that an error is that of the record itself.
+    """
+
+    keeps_acknowledged = True
+    """True if a record that a broker has acknowledged stays in the topic, whatever follows."""
+
+    def __init__(self, properties: Mapping[str, Any], *, alone: bool = False) -> None:
+        self.alone, self.name, self._topic = alone, str(properties.get("transactional.id", "")), ""
+        self._client = dict(properties)
+        self.acknowledged: list[Row] = []
+        """Events that brokers have acknowledged since the last commit, while `settle` has not returned."""
+        self.refused: list[tuple[Row, KafkaError]] = []
+        """Events of which a broker has refused the request batch, with its error."""
         self.events = 0
         """Produced since the last commit."""
         self.began = False
-        """Whether a transaction is under way: it may hold records that are no events."""
+        """True while a transaction is under way, which may hold records that are no events."""
         self._error: KafkaError | None = None
         self._late = False
-        """Whether something was not acknowledged in time: after an outage a client may never send again."""
-        self._producer = Producer({**PRODUCER, **properties})
+        """True after a missing acknowledgement: after an outage a client may never send again."""
+        self._producer = Producer({**PRODUCER, **properties, **({"batch.num.messages": 1} if alone else {})})
 
-    def produce(self, topic: str, *, counted: bool = True, **record: Any) -> None:
-        """Queue one record. KafkaException where no broker would ever take it, Conflict where it was fenced.
-
-        One that is not `counted` is no event.
+    def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
+        """Queue one record, of an event or of none. Raises Conflict where the producer was fenced, and
+        KafkaException where no broker would ever take the record.
         """
+        report = partial(self._delivered, event)
         deadline = time.monotonic() + FLUSH_SECONDS
         while True:
             try:
-                self._producer.produce(topic, on_delivery=self._delivered, **record)
-                self.events += counted
+                self._producer.produce(topic, on_delivery=report, **record)
+                self.events += event is not None
                 return
             except BufferError:
                 self._serve(self._producer.poll, 0.05)
@@ -53,14 +80,16 @@ class Writer:
             raise self._too_late()
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
-            raise failure(f"Kafka did not store what was sent: {error.str()}")
+            why = reason(error, topic=self._topic, transactional_id=self.name, right="Write", client=self._client)
+            raise failure(f"Kafka did not store what was sent: {why}")
+        self.acknowledged.clear()
 
     def _too_late(self) -> Retry:
         self._late = True
         return Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
 
     def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
-        """What is settled counts."""
+        """Count the settled records as committed."""
         self.events = 0
 
     def abort(self) -> bool:
@@ -79,12 +108,12 @@ class Writer:
             self._serve(self._producer.flush, 1)  # each report not served keeps the client, and its threads
 
     def _forget(self) -> bool:
-        """Start afresh; False where this producer may be stuck, or where what failed is as large as it makes it, and
-        will fail again.
-        """
+        """Start afresh. False if this producer may be stuck, or would send the same request batch again."""
         error, self._error, self.events = self._error, None, 0
-        code = error.code() if error is not None else None
-        return not self._late and code not in (KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE)
+        refused, code = bool(self.refused), error.code() if error is not None else None
+        self.acknowledged.clear()
+        self.refused.clear()
+        return not self._late and not refused and code not in (KafkaError._MSG_TIMED_OUT, *REFUSALS)
 
     @staticmethod
     def _serve(call: Callable[[float], int], seconds: float) -> int:
@@ -95,9 +124,15 @@ class Writer:
             # The client raises its fatal error amid the callbacks for deliveries, which Python takes for a bug in it.
             raise Conflict(f"another owner has taken over ({reason(e.__cause__ or e)})") from e
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and self._error is None:
-            self._error = error
+    def _delivered(self, event: Row | None, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            if event is not None:
+                self.acknowledged.append(event)
+            return
+        self._error = self._error or error
+        self._topic = self._topic or message.topic() or ""
+        if event is not None and error.code() in REFUSALS:
+            self.refused.append((event, error))
 
 
 class TransactionalWriter(Writer):
@@ -106,20 +141,23 @@ class TransactionalWriter(Writer):
     Its making fences the writer that had the same partition before, and ends that one's transaction.
     """
 
-    def __init__(self, properties: Mapping[str, Any], claim: PartitionClaim) -> None:
+    keeps_acknowledged = False
+
+    def __init__(self, properties: Mapping[str, Any], claim: PartitionClaim, *, alone: bool = False) -> None:
         name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
-        super().__init__({**properties, "transactional.id": name})
+        super().__init__({**properties, "transactional.id": name}, alone=alone)
         try:
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as e:
-            raise Retry(f"Kafka does not accept transactions now: {reason(e)}") from e
+            why = reason(e, transactional_id=name, client=properties)
+            raise Retry(f"Kafka does not accept transactions now: {why}") from e
 
-    def produce(self, topic: str, *, counted: bool = True, **record: Any) -> None:
+    def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
         """Queue one record, in a transaction."""
         if not self.began:
             self._producer.begin_transaction()
             self.began = True
-        super().produce(topic, counted=counted, **record)
+        super().produce(topic, event=event, **record)
 
     def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
         """Make the records and the channel's offset count, both or neither.

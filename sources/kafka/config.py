@@ -11,6 +11,7 @@ import pydantic
 
 from plugins import Config, Problem, agreement, option, with_default
 from plugins.shared.kafkaclient import ConsumerConfig
+from plugins.shared.kafkatopics import checked_topic
 from plugins.shared.regex import backtracking
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
     "none": "none",
     "error": "none",
 }
-"""What the values of auto.offset.reset mean."""
+"""Meanings of the values of auto.offset.reset."""
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own topics, which a pattern never means."""
 
@@ -85,7 +86,7 @@ class KafkaSourceConfig(ConsumerConfig):
 
     @property
     def begins(self) -> Literal["earliest", "latest", "none"]:
-        """Where a group without a position begins; `none` is an error."""
+        """First offset of a group without a committed offset; `none` is an error."""
         return _BEGINNINGS[self.consumer.get(RESET, self._begins)]
 
     _begins = "earliest"
@@ -96,7 +97,7 @@ class KafkaSourceConfig(ConsumerConfig):
         return [name for name in re.split(r"[,\s]+", self.topics) if name]
 
     def reads(self, topic: str) -> bool:
-        """Whether it consumes this topic."""
+        """Return True if the source consumes this topic."""
         if self.topics_regex:
             return topic not in INTERNAL and self.pattern().fullmatch(topic) is not None
         return topic in self.names
@@ -113,6 +114,13 @@ class KafkaSourceConfig(ConsumerConfig):
     def _reads_something(self) -> None:
         if not self.topics_regex and not self.names:
             raise ValueError("is required, or kafka.topics.regex")
+
+    @pydantic.field_validator("topics")
+    @classmethod
+    def _topics_are_possible(cls, topics: str) -> str:
+        for name in re.split(r"[,\s]+", topics):
+            checked_topic(name)
+        return topics
 
     @pydantic.field_validator("topics_regex")
     @classmethod
@@ -132,7 +140,7 @@ class KafkaSourceConfig(ConsumerConfig):
 
 
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
-    """The options as they are under Flume's class name, those of its oldest versions among them."""
+    """Options under Flume's class name, with the names of its oldest versions."""
 
     older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
     ignored = MappingProxyType(

@@ -12,7 +12,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics
-from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.polling import Poller, weight
 
@@ -20,9 +20,9 @@ POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 30.0
-"""How often new topics are looked for."""
+"""Time between two looks for new topics."""
 HANDOVER_SECONDS = 30.0
-"""How long a partition that another member wants waits for what was taken of it to be stored."""
+"""Longest time for which a revoked partition waits until its taken records are stored."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -101,7 +101,7 @@ class TopicConsumer(Poller):
         return messages, positions
 
     def stored(self, positions: Mapping[Place, Position]) -> None:
-        """Everything before these positions is in the channels: they are committed soon."""
+        """Note that all records before these offsets are in the channels; they are committed soon."""
         with self.changed:
             self._stored.update(positions)
             self.changed.notify_all()
@@ -141,7 +141,7 @@ class TopicConsumer(Poller):
             self.subscribe(topics)
 
     def waiting_bytes(self) -> int:
-        """Of what is in the queue."""
+        """Return the bytes of the queued records."""
         return self._queued
 
     def received(self, messages: Sequence[Message]) -> None:
@@ -175,7 +175,10 @@ class TopicConsumer(Poller):
             self.consumer.incremental_assign([at])
             return
         self.refuse_fenced(error)
-        if (text := error.str()) not in self._complaints:
+        topic = message.topic() or ""
+        if len(self._topics) == 1 or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            self.refuse_unauthorized(error, topic or self._topics[0])
+        if (text := self.explained(error, topic)) not in self._complaints:
             self._complaints.add(text)
             self._log.warning("group %s: %s", self.group, text)
 
@@ -195,7 +198,7 @@ class TopicConsumer(Poller):
                 self.consumer.commit(offsets=offsets, asynchronous=False)
             self._committed.update(ready)
         except KafkaException as e:  # what is not committed is committed the next time, or read again
-            self._log.warning("group %s: committing offsets failed: %s", self.group, reason(e))
+            self._log.warning("group %s: committing offsets failed: %s", self.group, self.explained(e))
 
     # --- partitions come and go
 

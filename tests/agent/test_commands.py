@@ -175,3 +175,25 @@ def test_the_graph_in_json() -> None:
     conf = str(Path(__file__).parents[2] / "conf/quickstart.conf")
     shown = CliRunner().invoke(main, ["graph", "-c", conf, "--json"])
     assert json.loads(shown.output)["agent"] == "a1"
+
+
+@pytest.mark.parametrize(("ended", "code"), [("sys.exit(3)", 3), ("sys.exit('told')", 1), ("None", 0), ("1 / 0", 1)])
+def test_a_process_with_a_kafka_client_ends_without_the_exit_handlers_of_c(ended, code):
+    """OpenSSL has one, which frees what a client's thread uses in a TLS handshake."""
+    program = f"""
+import atexit, ctypes, sys
+import flafka, agent.cli, confluent_kafka
+handler = ctypes.CFUNCTYPE(None)(lambda: print("C's own", flush=True))
+ctypes.CDLL(None).on_exit(handler, None)
+
+def main():
+    atexit.register(print, "Python's")
+    print("buffered", end=" ")
+    {ended}
+
+agent.cli.main = main
+flafka.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == ("buffered Python's\n", code), done.stderr
+    assert ("told" in done.stderr, "ZeroDivisionError" in done.stderr) == ("told" in ended, "/" in ended)

@@ -67,11 +67,12 @@ LIBRARIES = {
 def loaded(*arguments: str) -> set[str]:
     """The top-level modules that this command of `agent` has imported when it ends."""
     script = (
-        "import atexit, json, sys\n"
-        "tops = lambda: sorted({name.partition('.')[0] for name in sys.modules})\n"
-        "atexit.register(lambda: print(json.dumps(tops()), file=sys.stderr))\n"
+        "import json, sys\n"
         "from flafka import main\n"
-        "main()\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

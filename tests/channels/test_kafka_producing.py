@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from agent.services.running import free_port, until
 from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
-from channels.kafka.producing import ChannelProducer
+from channels.kafka.producing import ChannelProducer, Limits
 from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable
 from plugins.shared.kafkaproperties import client_properties
 
@@ -21,7 +21,8 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
         name="c1", config=config, log=logging.getLogger(), metrics=Metrics(), stopping=threading.Event()
     )
     client = {"bootstrap.servers": brokers, "log_level": 0, **client_properties(config.producer)}
-    return ChannelProducer(channel, client, partitions=4, limit=1 << 20, writable=writable)
+    limits = Limits(1 << 20)
+    return ChannelProducer(channel, client, partitions=4, limits=limits, writable=writable, look=lambda: limits)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,9 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
     with pytest.raises(Retry, match="SASL authentication") as refused:
         channel.open()
     assert not isinstance(refused.value, Unreachable)
-    producer = ChannelProducer(channel, {**config.client("c1"), **secured}, 1, 1 << 20, lambda: False)
+    limits = Limits(1 << 20)
+    client = {**config.client("c1"), **secured}
+    producer = ChannelProducer(channel, client, 1, limits, lambda: False, lambda: limits)
     try:
         until(lambda: "SASL authentication" in producer.refusal)
     finally:

@@ -6,9 +6,12 @@ import pytest
 from confluent_kafka import Producer
 
 from channels.kafka import KafkaChannelConfig
-from plugins import Retry
+from plugins import PartitionClaim, Retry
 from plugins.shared.kafkaclient import PRODUCER, client_properties, java_properties
-from sinks.kafka import KafkaSinkConfig
+from sinks.kafka import KafkaSink, KafkaSinkConfig
+from sinks.kafka.writers import TransactionalWriter
+from sources.kafka import KafkaSourceConfig
+from tests.plugins.certificates import certificate
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}
 
@@ -37,7 +40,7 @@ def test_a_property_that_no_client_has_is_told_and_left_out(kind):
     assert client_properties(getattr(parsed, kind)) == {"linger.ms": "7"}
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, f"kafka.{kind}.linger.ms": "x"})
     assert parsed is None
-    assert "queue.buffering.max.ms" in problems[0].message  # what linger.ms is called there
+    assert problems[0].message == "'x' is not a number, written in digits alone"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,19 @@ def test_a_property_that_no_client_has_is_told_and_left_out(kind):
     [
         ({"security.protocol": "SASL_PLAINTEXT"}, "security.protocol", "--no-binary confluent-kafka"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "libsasl2-dev"),
-        ({"receive.buffer.bytes": "x"}, "receive.buffer.bytes", "Invalid value"),
+        ({"receive.buffer.bytes": "x"}, "receive.buffer.bytes", "is not a number"),
+        ({"linger.ms": "5x"}, "linger.ms", "'5x' is not a number, written in digits alone"),
+        ({"buffer.memory": "100m"}, "buffer.memory", "'100m' is not a number"),
+        (
+            {"heartbeat.interval.ms": "15000"},
+            "heartbeat.interval.ms",
+            "must be lower than session.timeout.ms (15000)",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"},
+            "ssl.ca.location",
+            "cannot read /nowhere.pem: No such file or directory",
+        ),
         ({"session.timeout.ms": "0"}, "session.timeout.ms", "outside allowed range"),
         (
             {"compression.type": "zst"},
@@ -59,6 +74,57 @@ def test_what_the_client_refuses_is_told_of_the_property(properties, option, say
     _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in properties.items()}})
     assert [problem.option for problem in problems] == [f"kafka.consumer.{option}"]
     assert says in problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"queuing.strategy": "lifo"}, "must be set to `fifo`"),
+        ({"linger.ms": "400000", "delivery.timeout.ms": "200000"}, "must be greater than `linger.ms`"),
+    ],
+)
+@pytest.mark.parametrize("config", [KafkaChannelConfig, KafkaSinkConfig])
+def test_a_property_that_a_component_cannot_work_with_is_an_error(config, properties, says):
+    """Each is valid by itself, and refused beside what the component always sets."""
+    given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
+    parsed, problems = config.parse(given)
+    assert parsed is None
+    assert [problem.option for problem in problems] == [f"kafka.producer.{next(iter(properties))}"]
+    assert says in problems[0].message
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"retries": "0"},
+        {"message.send.max.retries": "0"},
+        {"max.in.flight.requests.per.connection": "10"},
+        {"delivery.timeout.ms": "120000"},
+        {"batch.size": "0x4000"},
+        {"max.in.flight": "1", "retries": "3"},
+    ],
+)
+def test_what_runs_in_flume_runs(brokers, properties):
+    given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
+    config, problems = KafkaSinkConfig.parse(given | {"kafka.bootstrap.servers": brokers})
+    assert config is not None, problems
+    TransactionalWriter(KafkaSink(config)._properties(), PartitionClaim("", "t", "", "g", 0, 0)).close()
+    changed = properties.keys() & {"retries", "message.send.max.retries", "max.in.flight.requests.per.connection"}
+    noted = {problem.option for problem in config.cautions()}
+    assert noted == {f"kafka.producer.{name}" for name in changed if properties[name] != "3"}
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "a:b", "ü", "x" * 250, ".", ".."])
+@pytest.mark.parametrize(
+    ("config", "option"),
+    [(KafkaChannelConfig, "kafka.topic"), (KafkaSinkConfig, "kafka.topic"), (KafkaSourceConfig, "kafka.topics")],
+)
+def test_a_name_that_no_topic_can_have_is_an_error(config, option, name):
+    if (option, name) == ("kafka.topics", "a b"):  # two names
+        return
+    parsed, problems = config.parse({**BROKERS, option: name})
+    assert parsed is None
+    assert [problem.option for problem in problems] == [option]
 
 
 def test_all_that_the_client_refuses_is_told_at_once():
@@ -148,3 +214,27 @@ def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:
     assert own.foreign("mine") is None
     for other in ("theirs", None):
         assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in own.foreign(other)
+
+
+def test_flumes_variables_name_the_stores_that_no_property_does(tmp_path, monkeypatch):
+    stores = certificate(tmp_path)
+    for store in ("KEYSTORE", "TRUSTSTORE"):
+        monkeypatch.setenv(f"FLUME_SSL_{store}_PATH", str(stores / "server.p12"))
+        monkeypatch.setenv(f"FLUME_SSL_{store}_PASSWORD", "changeit")
+    found = client_properties({"security.protocol": "SSL"})
+    assert {*found} == {"security.protocol", "ssl.ca.pem", "ssl.key.pem", "ssl.certificate.pem"}
+    assert java_properties({"security.protocol": "SASL_SSL"})["ssl.keystore.location"] == str(stores / "server.p12")
+    own = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/k.pem"}
+    assert client_properties({"security.protocol": "SSL", **own}) == {"security.protocol": "SSL", **own}
+    assert client_properties({"security.protocol": "SASL_PLAINTEXT"}) == {"security.protocol": "SASL_PLAINTEXT"}
+
+
+@pytest.mark.parametrize(("written", "wanted"), [("true", "none"), ("false", None)])
+def test_flumes_switch_for_names_in_certificates(written, wanted):
+    given = {"security.protocol": "SSL", "ssl.disableTLSHostnameVerification": written}
+    assert client_properties(given).get("ssl.endpoint.identification.algorithm") == wanted
+    assert java_properties(given).get("ssl.endpoint.identification.algorithm") == ("" if wanted else None)
+    named = {f"kafka.producer.{name}": value for name, value in given.items()}
+    parsed, problems = KafkaSinkConfig.parse({**BROKERS, "kafka.topic": "t", **named})
+    assert parsed is not None, problems
+    assert [*parsed.cautions()] == []

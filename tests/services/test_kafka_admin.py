@@ -7,6 +7,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from agent.cli.kafka_admin import MILLISECONDS, OPTIONS, read_config
+from tests.plugins.certificates import certificate
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -20,26 +21,30 @@ def test_every_option_is_one_of_kafka_python() -> None:
 
 
 def test_java_spelling_of_sasl_over_tls(tmp_path: Path) -> None:
+    ca = certificate(tmp_path) / "server.crt"
     path = written(
         tmp_path,
-        """\
+        f"""\
 security.protocol=SASL_SSL
 sasl.mechanism=SCRAM-SHA-512
 sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
   username="ann" password="p;w=1";
-ssl.truststore.location=/etc/ca.pem
+ssl.truststore.location={ca}
 ssl.truststore.type=PEM
 ssl.endpoint.identification.algorithm=
 request.timeout.ms=5000
 """,
     )
-    assert read_config(path) == {
+    options, asking = read_config(path)
+    context = options.pop("ssl_context")
+    assert not context.check_hostname
+    assert len(context.get_ca_certs()) == 1
+    assert asking["sasl.password"] == "p;w=1"
+    assert options == {
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": "ann",
         "sasl_plain_password": "p;w=1",
-        "ssl_cafile": "/etc/ca.pem",
-        "ssl_check_hostname": False,
         "request_timeout_ms": 5000,
     }
 
@@ -47,8 +52,7 @@ request.timeout.ms=5000
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("ssl.truststore.location=/etc/ca.jks", "only PEM can be read"),
-        ("ssl.keystore.type=PKCS12", "only PEM can be read"),
+        ("security.protocol=SSL\nssl.truststore.location=/etc/ca.jks", "/etc/ca.jks: No such file"),
         ("sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required;", "no username and password"),
         ("request.timeout.ms=soon", "not a number of milliseconds"),
     ],
@@ -56,3 +60,14 @@ request.timeout.ms=5000
 def test_what_cannot_be_used_is_refused(line: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match=reason):
         read_config(written(tmp_path, line + "\n"))
+
+
+def test_javas_keystores_are_read(tmp_path: Path) -> None:
+    stores = certificate(tmp_path)
+    given = "security.protocol=SSL\nssl.keystore.type=PKCS12\nssl.keystore.password=changeit\n"
+    given += f"ssl.keystore.location={stores / 'server.p12'}\nssl.truststore.location={stores / 'server.p12'}\n"
+    options, asking = read_config(written(tmp_path, given + "ssl.truststore.password=changeit\n"))
+    assert len(options["ssl_context"].get_ca_certs()) == 1
+    assert "PRIVATE KEY" in asking["ssl.key.pem"]
+    with pytest.raises(click.UsageError, match="the password is wrong"):
+        read_config(written(tmp_path, given + "ssl.truststore.password=wrong\n"))

@@ -29,8 +29,7 @@ def test_brokers_that_are_down_are_named(line: str, tmp_path: Path) -> None:
     more = ["--bootstrap-server", ",".join(servers), "--command-config", str(hasty)]
     result = CliRunner().invoke(main, [*line.split(), *more])
     assert result.exit_code == 1
-    for server in servers:
-        assert f"{server} (Connection refused)" in result.stderr
+    assert f"no Kafka broker answers at {','.join(servers)}: Connection refused; is it running?" in result.stderr
 
 
 @pytest.mark.parametrize("command", [["audit"], ["dlq", "list"]])

@@ -103,6 +103,8 @@ def installed() -> Iterator[None]:
     for monitoring in (running.KafkaWatch, sys.modules["agent.monitoring.history"].History, running.TapServer):
         change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
+    # Simulated brokers have no sockets: nothing is wrong with the connections to them.
+    change(sys.modules["plugins.shared.kafkaerrors"], "trouble", lambda *_: None)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
     for place, name, ours in driver.replacements():
         change(place, name, ours)

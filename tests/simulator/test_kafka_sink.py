@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Retry
+from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.processes import Process
@@ -126,5 +126,61 @@ def test_a_position_of_an_earlier_epoch_than_the_records_own_is_none() -> None:
         brokers.expire_offsets(GROUP)
         before = claim_of(brokers, successor._cluster_id)._replace(epoch=4, record=claim.record)
         assert successor.resume(before, 7).position == 1
+
+    on_brokers(body)
+
+
+def batch_of(bodies: list[bytes], offset: int = 0) -> Batch:
+    events = Batch.of([Event(body, {"to": str(number % 3)}) for number, body in enumerate(bodies)])
+    return Batch(events.records, Origin.of_record(TOPIC, 0, offset, 0, len(bodies)))
+
+
+LARGE, SMALL = b"l" * 30_000, [b"small %d" % number for number in range(12)]
+
+
+@pytest.mark.parametrize("cluster", ["another", ""])
+def test_a_limit_that_is_lowered_costs_the_large_event_alone(cluster: str) -> None:
+    """Of what a topic has acknowledged outside of a transaction nothing is written again."""
+
+    def body(brokers: Brokers) -> None:
+        brokers.add_partitions(OUT, 3)
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, cluster or sink._cluster_id), 0).claim
+        sink.write(batch_of([b"before"]))
+        sink.commit(sink.stage(claim, 0, 1))
+        brokers.topics[OUT].configs["max.message.bytes"] = "20000"
+        rejected = set[int]()
+        for _ in range(6):  # as the runner does
+            try:
+                sink.write(batch_of([*SMALL[:6], LARGE, *SMALL[6:]], 1))
+            except Rejected as e:
+                rejected |= {id.index for id in e.reasons}
+            try:
+                sink.commit(sink.stage(claim, 1, 2))
+                break
+            except Conflict:
+                sink.reset(0)
+                claim = sink.resume(claim, 1).claim
+            except Retry:
+                sink.reset()
+        stored = [entry.value for number in range(3) for entry in brokers.records(OUT, number)]
+        assert sorted(stored) == sorted([b"before", *SMALL])
+        assert rejected == {6}
+
+    on_brokers(body)
+
+
+def test_a_put_whose_limit_is_lowered_stores_the_others_once() -> None:
+    def body(brokers: Brokers) -> None:
+        brokers.add_partitions(TOPIC, 3)
+        channel = configured(CHANNEL + "a.channels.c.format = flume\n" + SINKS["kafka"]).channels[0].make()
+        channel.open()
+        brokers.topics[TOPIC].configs["max.message.bytes"] = "20000"
+        with pytest.raises(Rejected) as rejected:
+            channel.put(Batch.of([Event(one, HEADERS) for one in [*SMALL[:6], LARGE, *SMALL[6:]]]))
+        stored = [entry.value or b"" for number in range(3) for entry in brokers.records(TOPIC, number)]
+        assert sorted(one[one.index(b"small") :] for one in stored) == sorted(SMALL)
+        assert [id.index for id in rejected.value.reasons] == [6]
+        channel.close()
 
     on_brokers(body)

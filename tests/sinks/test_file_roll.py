@@ -212,3 +212,12 @@ def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(memory: Path, si
         found = {line for path in (memory / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
         missing += len({one.what for one in done if isinstance(one, Said)} - found)
     assert bool(missing) == bool(site)
+
+
+@pytest.mark.parametrize("option", ["prefix", "extension"])
+@pytest.mark.parametrize("value", ["a/b", "/x", "x" * 101])
+def test_what_cannot_be_in_a_files_name_is_an_error(tmp_path, option, value):
+    name = f"sink.pathManager.{option}"
+    parsed, problems = FileRollSink.config_class.parse({"sink.directory": str(tmp_path), name: value})
+    assert parsed is None
+    assert [problem.option for problem in problems] == [name]

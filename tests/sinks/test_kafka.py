@@ -49,7 +49,8 @@ class Gathered(Writer):
     """Keeps what is produced."""
 
     def __init__(self):
-        self.events, self.records = 0, []
+        self.events, self.records, self.alone = 0, [], False
+        self.acknowledged, self.refused = [], []
 
     def produce(self, topic, **record):
         self.records.append((topic, record["value"]))
@@ -148,7 +149,7 @@ def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
     assert kafka_sink._properties()["batch.size"] == BATCH_BYTES
     written(kafka_sink, Event(b"x"))
     assert kafka_sink._properties()["batch.size"] == 20_000
-    writer._delivered(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+    writer._delivered(None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), SimpleNamespace(topic=lambda: "out"))
     with pytest.raises(Retry):
         writer.settle()
     assert not writer.abort(), "it would send as much again"

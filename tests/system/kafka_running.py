@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import until
 from channels.kafka import KafkaChannel, KafkaChannelConfig
 from channels.kafka.records import ARROW, FORMAT, encode
 from plugins import Batch, Event, PartitionClaim, Reader, Taken
@@ -52,6 +54,29 @@ def open_channel(kafka_cluster: KafkaCluster, topic: str, **properties: str) -> 
     opened = KafkaChannel(config, "c")
     opened.open()
     return opened
+
+
+def alter(kafka_cluster: KafkaCluster, topic: str, **settings: str) -> None:
+    """Change settings of a topic, and return when each broker has heard of it."""
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        topic,
+        incremental_configs=[
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ],
+    )
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    for server in kafka_cluster.bootstrap_servers.split(","):
+        broker = AdminClient({"bootstrap.servers": server})
+        asked = ConfigResource(ResourceType.TOPIC, topic)
+
+        def heard(broker: AdminClient = broker, asked: ConfigResource = asked) -> bool:
+            found = broker.describe_configs([asked])[asked].result(30)
+            return all(found[name.replace("_", ".")].value == value for name, value in settings.items())
+
+        until(heard, "a broker to know the settings", 20)
 
 
 def events(*numbers: int) -> Batch:

@@ -1,15 +1,18 @@
 """Records of the Kafka channel on three real brokers: their formats, sizes and partitions."""
 
 import os
+import threading
 import time
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from agent.services.running import until
 from channels.kafka import producing, records
-from plugins import Batch, Event, Rejected
-from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
+from plugins import Batch, Event, Rejected, Retry
+from tests.system.kafka_running import RebalanceListener, alter, contents, events, open_channel, take
+from tests.system.running import in_topic
 
 
 def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cluster):
@@ -146,6 +149,58 @@ def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
     assert got == {bodies[0], *bodies[2:]}
     reader.close()
     channel.close()
+
+
+def bodies_in(kafka_cluster, topic):
+    return sorted(event.body for event in in_topic(kafka_cluster, topic))
+
+
+@pytest.mark.parametrize("form", ["flume", "raw", "arrow"])
+def test_a_limit_that_changes_while_the_channel_is_open_holds_at_once(kafka_cluster, topic, form, monkeypatch):
+    """Brokers refuse small events together with a large one: each of the small ones is stored once."""
+    monkeypatch.setattr(producing, "LIMITS_SECONDS", 0.0)
+    channel = open_channel(kafka_cluster, topic, format=form)
+    long_header = {"n": "n" * 3000 if form == "raw" else "n"}
+    small = [Event(b"small %02d" % n, {"n": "1"} if n % 2 else {"n": "1", "key": str(n)}) for n in range(17)]
+    fitting, large = Event(b"f" + os.urandom(15_000), {}), Event(b"l" + os.urandom(30_000), long_header)
+    try:
+        channel.put(Batch.of([large]))
+        alter(kafka_cluster, topic, max_message_bytes="20480")
+        for at in (9, 0):
+            with pytest.raises(Rejected) as rejected:
+                channel.put(Batch.of([*small[:at], large, *small[at:], fitting]))
+            assert {id.index: "larger than a record" in why for id, why in rejected.value.reasons.items()} == {
+                at: True
+            }
+        alter(kafka_cluster, topic, max_message_bytes="65536")
+        channel.put(Batch.of([*small, large]))
+    finally:
+        channel.close()
+    stored = [event.body for event in small] * 3 + [large.body, fitting.body] * 2
+    assert bodies_in(kafka_cluster, topic) == sorted(stored)
+
+
+def test_a_put_into_a_topic_that_is_compacted_meanwhile_waits(kafka_cluster, topic, monkeypatch):
+    """Brokers refuse the events without a key alone. None becomes a dead letter, and none is stored twice."""
+    monkeypatch.setattr(producing, "LIMITS_SECONDS", 0.0)
+    monkeypatch.setattr(producing, "REFUSED_AGAIN_SECONDS", 0.1)
+    channel = open_channel(kafka_cluster, topic, format="flume", partitionIdHeader="p")
+    keyed, bare = Event(b"key", {"p": "0", "key": "k"}), Event(b"no key", {"p": "1"})
+    said = f"topic {topic} is compacted"
+    thread = threading.Thread(target=channel.put, args=(Batch.of([keyed, bare] * 10),))
+    try:
+        channel.put(Batch.of([keyed, bare]))
+        alter(kafka_cluster, topic, cleanup_policy="compact")
+        with pytest.raises(Retry, match=said):
+            channel.put(Batch.of([bare]))
+        thread.start()
+        until(lambda: said in channel.metrics.last_error, "the reason to be reported", 20)
+        alter(kafka_cluster, topic, cleanup_policy="delete")
+        thread.join(20)
+        assert not channel.metrics.last_error
+    finally:
+        channel.close()
+    assert bodies_in(kafka_cluster, topic) == [b"key"] * 11 + [b"no key"] * 11
 
 
 def test_what_does_not_compress_is_divided_until_the_topic_takes_it(

@@ -1,6 +1,7 @@
 """The Kafka source and the Kafka sink on three real brokers."""
 
 import json
+import os
 import signal
 from collections import Counter
 
@@ -10,12 +11,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
-from plugins import Batch, Conflict, Event, Origin, PartitionClaim, conformance
+from plugins import Batch, Conflict, Event, EventId, Origin, PartitionClaim, Rejected, Retry, conformance
 from plugins.shared import flumeevent
 from sinks.kafka import KafkaSink
 from sinks.kafka.plain import PlainKafkaSink
+from sinks.kafka.topics import Topics
 from sources.kafka import KafkaSource
 from tests.fixtures.kit import exercises
+from tests.system.kafka_running import alter
 from tests.system.running import kafka_channel, unique
 
 
@@ -122,6 +125,61 @@ def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_clus
     with pytest.raises(Conflict):
         killed.commit(receipt)
     killed.close()
+
+
+@pytest.mark.parametrize(("transactions", "known"), [(True, True), (False, False)])
+def test_a_limit_that_is_lowered_while_the_sink_is_open(
+    kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch, transactions: bool, known: bool
+) -> None:
+    """Brokers refuse small events together with a large one, which alone becomes a dead letter.
+
+    A user without the right to see the topic's settings does not know its limit.
+    """
+    channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"))
+    servers = kafka_cluster.bootstrap_servers
+    config, problems = KafkaSink.config_class.parse({"kafka.bootstrap.servers": servers, "kafka.topic": topic})
+    assert config is not None, problems
+    if not known:
+        look = Topics._topic
+        monkeypatch.setattr(Topics, "_topic", lambda *named: look(*named)._replace(limit=1 << 20))
+    large = b"l" + os.urandom(30_000)
+    small = [b"small %02d" % number for number in range(20)]
+    sink = KafkaSink(config, "k1")
+    sink.open()
+    claim = PartitionClaim(sink._cluster_id if transactions else "", channel, "id", unique("group"), 0, 0)
+    rejected: dict[EventId, str] = {}
+    claims = [claim]
+
+    def deliver(start: int, *events: bytes) -> None:
+        """As the runner does: all of it again after a failure."""
+        batch = Batch(
+            Batch.of([Event(body) for body in events]).records, Origin.of_record(channel, 0, start, 0, len(events))
+        )
+        for _ in range(10):
+            try:
+                try:
+                    sink.write(batch)
+                except Rejected as e:
+                    rejected.update(e.reasons)
+                sink.commit(sink.stage(claims[0], start, start + 1))
+                return
+            except Conflict:
+                sink.reset(0)
+                claims[0] = sink.resume(claims[0], start).claim
+            except Retry:
+                sink.reset()
+        pytest.fail("the events cannot be delivered")
+
+    try:
+        claims[0] = sink.resume(claim, None).claim
+        deliver(0, large)
+        alter(kafka_cluster, topic, max_message_bytes="20480")
+        deliver(1, *small[:10], large, *small[10:])
+        deliver(2, *small)
+    finally:
+        sink.close()
+    assert [(id.offset, id.index) for id in rejected] == [(1, 10)]
+    assert Counter(bodies(kafka_cluster, topic)) == Counter([large, *small, *small])
 
 
 CHAIN = """

@@ -4,8 +4,11 @@ Delivery callbacks run within `poll` and `flush`, on the thread that calls them.
 later, by a timer that stands still while the process sleeps and stops when it is killed. The client repeats what was
 lost until it is stored, so a fault of a produce request is a delay, of what is stored or of the news about it.
 
-Not modelled: batches (each record is stored by itself), sequence numbers, the order of requests to several brokers,
-and partitions that a running producer has not heard of.
+Records of one partition that go out together are one request batch: brokers refuse all of them for one that is too
+large, or has no key in a compacted topic.
+
+Not modelled: the size of batches, sequence numbers, the order of requests to several brokers, and partitions that a
+running producer has not heard of.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class RecordProducer:
         self.linger = float(given.get("linger.ms", given.get("queue.buffering.max.ms", 5))) / 1000
         timeout = float(given.get("message.timeout.ms", given.get("delivery.timeout.ms", 300_000))) / 1000
         self.timeout = timeout or math.inf
+        self._alone = int(given.get("batch.num.messages", 10_000)) == 1
         self.largest = int(given.get("message.max.bytes", 1_000_000))
         self.most = int(given.get("queue.buffering.max.messages", 100_000)) or math.inf
         self._signal = Signal(self.world)
@@ -169,6 +173,7 @@ class RecordProducer:
         if not queue:
             return
         stored = False
+        self._refused = {} if self._alone else self._refusals(queue)
         if self._breaks:
             self._queue = [*queue]
             self._die(OUT_OF_ORDER, KafkaError._FATAL)
@@ -199,6 +204,31 @@ class RecordProducer:
         if self._reports or self._fatal is not None:
             self._signal.fire()
 
+    def _refusals(self, queue: list[Sent]) -> dict[tuple[str, int], int]:
+        """Choose partitions, and return those whose request batch is refused, with the error."""
+        found: dict[tuple[str, int], int] = {}
+        for sent in queue:
+            topic = self.cluster.topics.get(sent.topic)
+            if topic is None:
+                continue
+            self._choose(sent, len(topic.partitions))
+            if (code := self._refusal(sent, topic.configs)) is not None:
+                found[sent.topic, sent.partition] = code
+        return found
+
+    @staticmethod
+    def _refusal(sent: Sent, configs: Mapping[str, str]) -> int | None:
+        if size_of(sent.value, sent.key, sent.headers) > int(configs["max.message.bytes"]):
+            return int(KafkaError.MSG_SIZE_TOO_LARGE)
+        if sent.key is None and "compact" in configs["cleanup.policy"]:
+            return int(KafkaError.INVALID_RECORD)
+        return None
+
+    def _choose(self, sent: Sent, count: int) -> None:
+        if sent.partition < 0:
+            chance = int(self.world.random.random() * count)
+            sent.partition = (murmur2(sent.key) & 0x7FFFFFFF) % count if sent.key is not None else chance
+
     def _store(self, sent: Sent) -> bool:
         topic = self.cluster.topics.get(sent.topic)
         if topic is None:
@@ -209,15 +239,12 @@ class RecordProducer:
             return False
         self._known.add(sent.topic)
         count = len(topic.partitions)
-        if sent.partition < 0:
-            chance = int(self.world.random.random() * count)
-            sent.partition = (murmur2(sent.key) & 0x7FFFFFFF) % count if sent.key is not None else chance
+        self._choose(sent, count)
+        code = self._refused.get((sent.topic, sent.partition)) or self._refusal(sent, topic.configs)
         if sent.partition >= count:
             self._failed(sent, KafkaError(KafkaError._UNKNOWN_PARTITION))
-        elif size_of(sent.value, sent.key, sent.headers) > int(topic.configs["max.message.bytes"]):
-            self._failed(sent, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
-        elif sent.key is None and "compact" in topic.configs["cleanup.policy"]:
-            self._failed(sent, KafkaError(KafkaError.INVALID_RECORD))
+        elif code is not None:
+            self._failed(sent, KafkaError(code))
         else:
             transaction = self.cluster.begin(self._at) if self._at is not None else None
             self._transaction = transaction

@@ -1,0 +1,16 @@
+"""Names of Kafka topics."""
+
+from __future__ import annotations
+
+import re
+
+
+def checked_topic(name: str, *, most: int = 249) -> str:
+    """Return the name of a topic of at most so many characters. Raises ValueError for one that Kafka cannot have."""
+    if name in (".", ".."):
+        raise ValueError(f"must not be {name!r}, which Kafka does not take as a name")
+    if wrong := re.search(r"[^a-zA-Z0-9._-]", name):
+        raise ValueError(f"{name[:80]!r} must consist of A-Z, a-z, 0-9, '.', '_' and '-', and has {wrong[0]!r}")
+    if len(name) > most:
+        raise ValueError(f"must have at most {most} characters, not {len(name)}")
+    return name
