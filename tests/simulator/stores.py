@@ -281,6 +281,19 @@ class _Client:
 
         return self._call("hbase.read", execute)
 
+    def getRowsWithColumns(
+        self, name: bytes, rows: Sequence[bytes], columns: object, attributes: object
+    ) -> list[Any]:
+        def execute() -> list[Any]:
+            table = _table(name)
+            return [
+                thrift.TRowResult(row, {c: thrift.TCell(*table.versions(row, c)[0]) for c in sorted(held)}, None)
+                for row in sorted(rows)
+                if (held := table.cells.get(row))
+            ]
+
+        return self._call("hbase.read", execute)
+
     def scannerOpenWithScan(self, name: bytes, scan: object, attributes: object) -> int:
         def execute() -> int:
             number = next(self._numbers)
