@@ -37,7 +37,7 @@ SITES = {
     "Log.sync": 0,
     "replace < FileChannel._identify": 0,
     "replace < write": 10,
-    "sync_directory < FileChannel.open": 0,
+    "sync_directory < FileChannel.open": 13,
     "sync_directory < Log._begin_segment": 0,
     "sync_directory < make_directory < FileChannel.open": 0,
     "sync_directory < replace < write": 0,
