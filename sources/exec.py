@@ -1,4 +1,4 @@
-"""The source `exec`: the lines that a command prints."""
+"""Source `exec`: the lines that a command prints."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from sources.pace import Pace
 READ_SIZE = 256 * 1024
 MAX_EVENTS = 10_000
 MAX_LINE = 1 << 20
-"""A longer line is cut into events of so many bytes: a command that prints no newline must not fill the memory."""
+"""Maximum size of a line, in bytes; a longer line becomes several events.
+
+Otherwise a command that prints no newline could exhaust memory.
+"""
 TICK = 0.2
-"""Seconds after which an idle source looks whether it shall stop."""
+"""Seconds between two checks of an idle source for a stop."""
 FAREWELL = 2.0
-"""Seconds that a command has to end when it is told to."""
+"""Seconds between SIGTERM and SIGKILL for the command."""
 
 
 class ExecConfig(Config):
@@ -55,7 +58,7 @@ class ExecConfig(Config):
     _check_charset = pydantic.field_validator("charset")(text_codec)
 
     def cautions(self) -> Iterator[Problem]:
-        """A shell that would look for a file of the command's name."""
+        """Yield warnings about a shell without `-c`, and about shell syntax without a shell."""
         if self.shell and re.fullmatch(r"\S*\b(?:ba|da|k|z)?sh", self.shell.strip()):
             takes = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
             yield Problem("shell", takes, as_in_flume=True)
@@ -65,10 +68,11 @@ class ExecConfig(Config):
 
 
 class ExecSource(Source[ExecConfig]):
-    """Makes an event of each line that a command prints: what was read is never dropped while the agent lives.
+    """Make an event of each line that a command prints.
 
-    The command is not told what was stored: what it prints around a stop or a crash of the agent is lost, or comes
-    again if it starts over. To follow files, use `taildir`, which loses nothing.
+    Lines that were read are never dropped while the agent lives. The command does not learn which lines were stored.
+    What it prints around a stop or a crash of the agent is lost, or repeated if the command starts over. To follow
+    files, use `taildir`, which loses nothing.
     """
 
     type_name = "exec"
@@ -79,7 +83,7 @@ class ExecSource(Source[ExecConfig]):
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
-        """Run the command. Retry says why that is not possible."""
+        """Start the command. Raises Retry where that is impossible."""
         words = self._words()
         try:
             self._process = subprocess.Popen(
@@ -87,13 +91,13 @@ class ExecSource(Source[ExecConfig]):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE if self.config.log_stderr else subprocess.DEVNULL,
-                start_new_session=True,  # so that what it starts ends with it
+                start_new_session=True,  # a process group, so that `close` also ends its children
             )
         except (OSError, ValueError) as e:
             raise Retry(f"{words[0]!r} cannot be run: {getattr(e, 'strerror', None) or e}") from e
 
     def close(self) -> None:
-        """End the command and all that it started."""
+        """End the command and its process group: SIGTERM, after 2 s SIGKILL. Blocks until the command ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -101,7 +105,7 @@ class ExecSource(Source[ExecConfig]):
             os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(FAREWELL)
-        with contextlib.suppress(ProcessLookupError):  # its children may ignore what it obeyed
+        with contextlib.suppress(ProcessLookupError):  # its children may ignore SIGTERM
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdout, process.stderr):
@@ -109,7 +113,7 @@ class ExecSource(Source[ExecConfig]):
                 pipe.close()
 
     def probe(self) -> Iterator[str]:
-        """Whether there is such a program."""
+        """Yield a fault if there is no such program."""
         if shutil.which(program := self._words()[0]) is None:
             yield f"{program!r} cannot be run: there is no such program"
 
@@ -118,11 +122,11 @@ class ExecSource(Source[ExecConfig]):
         return [*shell.split(), command] if shell else command.split()
 
     def sets_headers(self) -> Collection[str]:
-        """None."""
+        """Return no names: the source sets no headers."""
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """The lines it prints, until it ends for good or the agent stops."""
+        """Yield batches of lines until the command ends for good or the agent stops."""
         while not self.stopping.is_set():
             yield from self._lines()
             if self.stopping.is_set():
@@ -136,7 +140,7 @@ class ExecSource(Source[ExecConfig]):
             self.open()
 
     def _lines(self) -> Iterator[Batch]:
-        """Batches of one run of the command."""
+        """Yield the batches of one run of the command."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -169,16 +173,16 @@ class ExecSource(Source[ExecConfig]):
 
 
 class _Cutter:
-    """Cuts what comes in pieces into lines."""
+    """Splitter of a byte stream into lines, which are converted to UTF-8."""
 
     def __init__(self, charset: str) -> None:
-        # UTF-8 is passed on as it came, whatever it holds.
+        # UTF-8 passes unchanged, even if it is invalid.
         unchanged = codecs.lookup(charset).name == "utf-8"
         self._decoder = None if unchanged else codecs.getincrementaldecoder(charset)("replace")
         self._held = b""
 
     def cut(self, data: bytes) -> list[bytes]:
-        """The lines that this completes; without data also the last one, that has no newline."""
+        """Return the lines that `data` completes. Empty `data` ends the stream and completes the last line."""
         text = self._decoder.decode(data, not data).encode() if self._decoder else data
         *lines, held = (self._held + text).split(b"\n")
         lines = [line.removesuffix(b"\r") for line in lines]

@@ -1,4 +1,4 @@
-"""Patterns of file names in Java's spelling, and what looks like a shell's."""
+"""Patterns of file names in Java's regex syntax, and warnings about shell globs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from plugins.shared.javaregex import JavaPattern
 
 _GLOB = re.compile(r"(?<![\\.\])}])(?<!\\\w)\*")
-"""A `*` that repeats a plain character: in a regular expression that is rarely meant."""
+"""`*` that repeats a plain character, which is rarely meant in a regular expression."""
 
 
 def shell_pattern(pattern: str, directory: str = "") -> str:
-    """Return a warning where a regular expression of file names looks like a shell's pattern; empty where not.
+    """Return a warning where a regular expression of file names looks like a shell glob, else "".
 
-    `directory` precedes the pattern in what the warning tells to write.
+    `directory` precedes the pattern in the correction that the warning proposes.
     """
     if not _GLOB.search(pattern):
         return ""
@@ -25,16 +25,19 @@ def shell_pattern(pattern: str, directory: str = "") -> str:
 
 
 def shell_directory(directory: str, instead: str) -> str:
-    """Return a warning where a directory looks like a shell's pattern; `instead` tells what to write."""
+    """Return a warning where a directory looks like a shell glob, else "".
+
+    `instead` is the correction that the warning proposes.
+    """
     return (
         f"names one directory, {directory!r}, and a directory takes no pattern: {instead}" if "*" in directory else ""
     )
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the pattern for `fullmatch`. Raises ValueError where it cannot be read."""
-    # Names are short and the pattern is the operator's own: look-around, which Flume's users exclude files with,
-    # is worth more here than a bound on time.
+    """Compile the pattern for `fullmatch`. Raises ValueError where the pattern is invalid."""
+    # Flume's users exclude files with look-around, which a linear-time engine lacks. Backtracking is acceptable:
+    # names are short, and the operator wrote the pattern.
     java = JavaPattern(pattern, "re")
     try:
         return re.compile("".join(java.out), re.ASCII)

@@ -23,7 +23,7 @@ DESERIALIZERS = {
     "AVRO": "org.apache.flume.serialization.AvroEventDeserializer",
     "BLOB": "org.apache.flume.sink.solr.morphline.BlobDeserializer",
 }
-"""The deserializers, each with the name of Flume's class."""
+"""Flume's class of each deserializer."""
 _APPLIES = {
     "max_line_length": "LINE",
     "output_charset": "LINE",
@@ -33,7 +33,7 @@ _APPLIES = {
     "schema_type": "AVRO",
     "max_blob_length": "BLOB",
 }
-"""Options of deserializers, and whose they are."""
+"""Deserializer to which each option belongs."""
 
 
 class SpooldirConfig(Config):
@@ -41,21 +41,21 @@ class SpooldirConfig(Config):
 
     ignored = MappingProxyType(
         {
-            "maxBackoff": "the source waits for a full channel, and goes on as soon as there is room",
-            "bufferMaxLines": "Flume ignores it, too",
+            "maxBackoff": "the source waits for a full channel, and continues as soon as there is room",
+            "bufferMaxLines": "Flume ignores this option, too",
         }
     )
 
     spool_dir: str = option(
         name="spoolDir",
         path="flume",
-        description="Directory to read files from. They must not change once they are there.",
+        description="Directory to read files from. Files must not change once they are there.",
         min_length=1,
     )
     file_suffix: str = option(
         ".COMPLETED",
         name="fileSuffix",
-        description="Suffix that a file gets when it has been read. Files that end so are not read.",
+        description="Suffix that a file gets when it has been read. Files with this suffix are not read.",
         min_length=1,
         pattern="^[^/]*$",
     )
@@ -65,14 +65,14 @@ class SpooldirConfig(Config):
     tracking_policy: Annotated[Literal["rename", "tracker_dir"], ANY_CASE] = option(
         "rename",
         name="trackingPolicy",
-        description="How a file is marked that has been read. `rename`: by its suffix. `tracker_dir`: by an empty "
-        "file in `trackerDir`; the file itself stays as it is.",
+        description="Marking of files that have been read. `rename`: add `fileSuffix`. `tracker_dir`: create an "
+        "empty file in `trackerDir`; the file that was read is unchanged.",
     )
     tracker_dir: str = option(
         ".flumespool",
         name="trackerDir",
-        description="Directory that holds how far the present file was read, in Flume's format, and a list of the "
-        "files that were skipped. A relative path begins at `spoolDir`. Each source needs its own.",
+        description="Directory with the offset in the present file, in Flume's format, and a list of the skipped "
+        "files. A relative path begins at `spoolDir`. Each source needs a separate directory.",
         min_length=1,
     )
     include_pattern: str = option(
@@ -84,16 +84,16 @@ class SpooldirConfig(Config):
         "^$",
         name="ignorePattern",
         description="Regular expression: a file whose whole name matches it is not read, and a directory is not "
-        "searched. It counts more than `includePattern`.",
+        "searched. Takes precedence over `includePattern`.",
     )
     consume_order: Annotated[Literal["oldest", "youngest", "random"], ANY_CASE] = option(
         "oldest",
         name="consumeOrder",
-        description="Which file is read next, by its modification time and then by its name. `random`: in the order "
-        "in which the system lists them.",
+        description="Order of files, by modification time and then by name. `random`: the order in which the system "
+        "lists them.",
     )
     poll_delay: int = option(
-        500, name="pollDelay", description="Time between two looks for new files.", unit="ms", ge=0
+        500, name="pollDelay", description="Time between two scans for new files.", unit="ms", ge=0
     )
     recursive: bool = option(
         False,
@@ -103,8 +103,8 @@ class SpooldirConfig(Config):
     batch_size: int = option(
         10_000,
         name="batchSize",
-        description="Maximum number of events in a batch. A batch also ends at 512 KiB, and may be larger by a long "
-        "line or by an Avro block, which are not divided.",
+        description="Maximum number of events in a batch. A batch also ends at 512 KiB. It may be larger by one line "
+        "or one Avro block, which are not split.",
         unit="events",
         ge=1,
     )
@@ -127,20 +127,21 @@ class SpooldirConfig(Config):
     decode_error_policy: Literal["FAIL", "REPLACE", "IGNORE"] = option(
         "FAIL",
         name="decodeErrorPolicy",
-        description="With `LINE`: what happens at bytes that are not of `inputCharset`. `FAIL`: the file is skipped "
-        "from that line on. `REPLACE`: they become U+FFFD. `IGNORE`: they are left out.",
+        description="With `LINE`: handling of bytes that are invalid in `inputCharset`. `FAIL`: skip the file from "
+        "that line on. `REPLACE`: replace the bytes by U+FFFD. `IGNORE`: drop the bytes.",
     )
     deserializer: str = option(
         "LINE",
         name="deserializer",
-        description="What events are made of. `LINE`: lines. `AVRO`: the records of Avro files, in Avro's binary "
-        "form, with a header that says of which schema. `BLOB` (Flume's "
+        description="Unit that becomes an event. `LINE`: lines. `AVRO`: the records of Avro files, in Avro's binary "
+        "encoding, with their schema in a header. `BLOB` (Flume's "
         "`org.apache.flume.sink.solr.morphline.BlobDeserializer$Builder`): whole files.",
     )
     max_line_length: int = option(
         2048,
         name="deserializer.maxLineLength",
-        description="With `LINE`: a longer line becomes several events. It is also divided at 64 MiB.",
+        description="With `LINE`: maximum length of an event. A longer line becomes several events, "
+        "at most 64 MiB each.",
         unit="characters",
         ge=1,
     )
@@ -150,13 +151,13 @@ class SpooldirConfig(Config):
     schema_type: Literal["HASH", "LITERAL"] = option(
         "HASH",
         name="deserializer.schemaType",
-        description="With `AVRO`: what names the schema. `HASH`: its fingerprint (CRC-64-AVRO), in the header "
+        description="With `AVRO`: representation of the schema. `HASH`: its fingerprint (CRC-64-AVRO), in the header "
         "`flume.avro.schema.hash`. `LITERAL`: the schema itself in `flume.avro.schema.literal`.",
     )
     max_blob_length: int = option(
         100_000_000,
         name="deserializer.maxBlobLength",
-        description="With `BLOB`: a larger file becomes several events.",
+        description="With `BLOB`: maximum size of an event. A larger file becomes several events.",
         unit="bytes",
         ge=1,
         le=1 << 30,
@@ -164,7 +165,7 @@ class SpooldirConfig(Config):
     buffer_max_line_length: int | None = option(
         None,
         name="bufferMaxLineLength",
-        description="Flume's former name of `deserializer.maxLineLength`; where both are given, this one counts.",
+        description="Flume's former name of `deserializer.maxLineLength`. Takes precedence where both are set.",
         unit="characters",
         ge=1,
     )
@@ -204,7 +205,7 @@ class SpooldirConfig(Config):
             raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
 
     def cautions(self) -> Iterator[Problem]:
-        """Patterns in a shell's spelling, options of another deserializer, and a library that is not there."""
+        """Yield warnings: shell globs, options of another deserializer, and a missing library."""
         for option_name, text in {
             "spoolDir": shell_directory(self.spool_dir, "write a source for each directory"),
             "includePattern": shell_pattern(self.include_pattern),
@@ -221,15 +222,15 @@ class SpooldirConfig(Config):
 
     @property
     def directory(self) -> str:
-        """Where files are put, as Java spells paths: without a slash too many."""
+        """Spool directory, with paths normalised as in Java: no repeated or trailing slash."""
         return re.sub("/{2,}", "/", self.spool_dir).rstrip("/") or "/"
 
     @property
     def tracker_directory(self) -> Path:
-        """Where positions and marks are."""
-        return Path(os.path.join(self.directory, self.tracker_dir))  # noqa: PTH118  # an absolute one counts alone
+        """Directory of offsets and marker files."""
+        return Path(os.path.join(self.directory, self.tracker_dir))  # noqa: PTH118  # join() lets an absolute path replace the directory
 
     @property
     def line_length(self) -> int:
-        """How many characters of a line make an event."""
+        """Maximum number of characters of an event with deserializer `LINE`."""
         return self.buffer_max_line_length or self.max_line_length

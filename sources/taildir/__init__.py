@@ -1,4 +1,4 @@
-"""The source `taildir`: follows growing files and loses nothing."""
+"""Source `taildir`: tails growing files, at-least-once."""
 
 from sources.taildir.config import TaildirConfig
 from sources.taildir.source import TaildirSource

@@ -39,9 +39,9 @@ class TaildirConfig(Config):
         "~/.flume/taildir_position.json",
         name="positionFile",
         path="flume",
-        description="File that holds the positions, in Flume's format. Two files beside it are the agent's own: "
-        "`.journal` has every position as soon as it is stored and how to recognise each file, "
-        "`.lock` keeps other sources away.",
+        description="Position file: the file offsets, in Flume's format. The agent keeps two files beside it. "
+        "`.journal` holds each offset as soon as its batch is stored, and fingerprints that identify each file. "
+        "`.lock` prevents other sources from using the same position file.",
         min_length=1,
     )
     batch_size: int = option(
@@ -54,8 +54,8 @@ class TaildirConfig(Config):
     max_batch_count: int = option(
         NO_LIMIT,
         name="maxBatchCount",
-        description="Maximum number of batches that are read from one file before the next one has its turn. A turn "
-        "also ends after 8 MiB. 0 or less sets no limit.",
+        description="Maximum number of consecutive batches from one file while other files wait. At most 8 MiB are "
+        "read from a file at a time in any case. 0 or less sets no limit.",
     )
     skip_to_end: bool = option(
         False,
@@ -65,21 +65,21 @@ class TaildirConfig(Config):
     byte_offset_header: bool = option(
         False,
         name="byteOffsetHeader",
-        description="Set the header `byteoffset`: the position in its file where the line starts.",
+        description="Set the header `byteoffset`: the file offset where the event starts, in bytes.",
     )
     idle_timeout: int = option(
         120_000,
         name="idleTimeout",
-        description="A file that has not grown for this long is closed until it grows again. The unfinished last "
-        "line of a renamed or deleted file then becomes an event, and a deleted file is forgotten.",
+        description="Time without growth after which a file is closed, until it grows again. The unfinished last "
+        "line of a renamed or deleted file then becomes an event, and a deleted file is no longer tracked.",
         unit="ms",
         ge=0,
     )
     write_position_interval: int = option(
         3000,
         name="writePosInterval",
-        description="Time between two writes of the position file. The journal beside it, which counts after a "
-        "crash, is written with every batch.",
+        description="Time between two writes of the position file. The journal beside it is written with every "
+        "batch, and restores the offsets after a crash.",
         unit="ms",
         ge=0,
     )
@@ -93,33 +93,34 @@ class TaildirConfig(Config):
     backoff_sleep_increment: int = option(
         1000,
         name="backoffSleepIncrement",
-        description="Time after which all files are checked when the kernel has reported no change. It grows by "
-        "this much each time nothing is found, up to `maxBackoffSleep`.",
+        description="Time between two full scans, which also run when inotify reports no change. The time grows by "
+        "this much whenever there was nothing to read, up to `maxBackoffSleep`.",
         unit="ms",
         ge=1,
     )
     max_backoff_sleep: int = option(
-        5000, name="maxBackoffSleep", description="Maximum time between two checks of all files.", unit="ms", ge=1
+        5000, name="maxBackoffSleep", description="Maximum time between two full scans.", unit="ms", ge=1
     )
     keep_carriage_return: bool = option(
         False,
         name="keepCarriageReturn",
-        description="Keep the carriage return of lines that end in CR LF in the event; Flume removes it. This is "
-        "needed to restore such files byte for byte.",
+        description="Keep the carriage return of lines that end in CR LF; Flume removes it. Needed to restore such "
+        "files byte for byte.",
     )
 
     inotify: bool = option(
         True,
         name="inotify",
-        description="Have the kernel report changes. It cannot do so for network file systems (NFS, SMB): set it to "
-        "`false` there, and files are checked as often as `backoffSleepIncrement` and `maxBackoffSleep` say.",
+        description="Detect changes with inotify. Set it to `false` on network file systems (NFS, SMB), which "
+        "inotify does not cover. Full scans then detect changes, as often as `backoffSleepIncrement` and "
+        "`maxBackoffSleep` say.",
     )
     multiline_pattern: str = option(
         "",
         name="multiline.pattern",
-        description="Join lines into one event: a regular expression that is found in each continuation line "
-        "(with `multiline.negate`, in every other line). For stack traces, describe how an event "
-        "begins: `^\\d{4}-` with `multiline.negate = true`.",
+        description="Regular expression found in each continuation line; such lines are joined into one event. "
+        "With `multiline.negate`, it is found in every other line instead. For stack traces, describe how an "
+        "event begins: `^\\d{4}-` with `multiline.negate = true`.",
     )
     multiline_negate: bool = option(
         False,
@@ -175,7 +176,7 @@ class TaildirConfig(Config):
         self.groups()
 
     def cautions(self) -> Iterator[Problem]:
-        """Paths that a shell would read otherwise."""
+        """Yield a warning for each path that looks like a shell glob."""
         for name in self.filegroups:
             directory, slash, pattern = self.patterns.get(name, "").rpartition("/")
             for text in (
@@ -191,7 +192,7 @@ class TaildirConfig(Config):
             raise ValueError("is required, as without it no lines are joined")
 
     def groups(self) -> list[Group]:
-        """The file groups. ValueError naming everything wrong with them."""
+        """Return the file groups. Raises ValueError with every fault of their options."""
         groups, wrong = [], []
         headers: dict[str, dict[str, str]] = {}
         for key, value in self.headers.items():
@@ -208,7 +209,7 @@ class TaildirConfig(Config):
                 groups.append(Group.of(self.patterns[name], headers.get(name, {})))
             except ValueError as e:
                 wrong.append(f"filegroups.{name}: {e}")
-        # Lines of several groups share a batch; byteoffset and the file's name may come on top.
+        # Groups share batches, whose header columns are limited; byteOffsetHeader and fileHeader need two.
         if len({name for group in headers.values() for name in group}) > MAX_HEADER_COLUMNS - 2:
             wrong.append(f"at most {MAX_HEADER_COLUMNS - 2} different headers can be set")
         if wrong:
@@ -216,7 +217,7 @@ class TaildirConfig(Config):
         return groups
 
     def multiline(self) -> Multiline | None:
-        """How lines are joined; None where each is an event."""
+        """Return the rule that joins lines, or None where each line is an event."""
         if not self.multiline_pattern:
             return None
         return Multiline(
@@ -229,5 +230,5 @@ class TaildirConfig(Config):
 
     @property
     def position_path(self) -> Path:
-        """Where the position file is."""
+        """Path of the position file, with `~` expanded."""
         return Path(self.position_file).expanduser()

@@ -1,4 +1,4 @@
-"""Rotated copies: files that hold what a file that is gone held, compressed or not."""
+"""Rotated copies, plain or compressed, of tracked files that are gone."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from sources.troubles import Troubles
 
 _PIECE = 1 << 20
 _MOST = 100
-"""So many files, the latest, are looked into for what a file that is gone held."""
+"""Maximum number of files, the most recently modified, that are compared with a lost file."""
 
 
 class Copy(NamedTuple):
-    """A file that holds what another one held."""
+    """Rotated copy of a tracked file."""
 
     path: str
     key: Key
-    """Of the copy, or of what it holds unpacked."""
+    """Device and inode of the copy, or of the temporary file with its uncompressed content."""
     unpacked: int | None
-    """Descriptor of what a compressed copy holds; None where the copy is plain."""
+    """Descriptor of the uncompressed content; None where the copy is plain."""
 
 
 class Copies:
-    """Looks for what files that are gone held."""
+    """Search for rotated copies of tracked files that are gone."""
 
     def __init__(self, room: str, troubles: Troubles, stopping: threading.Event) -> None:
-        """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
+        """Use the directory `room` for uncompressed content; stop unpacking once `stopping` is set."""
         self._room, self._troubles, self._stopping = room, troubles, stopping
 
     def find(self, tail: Tail, entries: Iterable[os.DirEntry[str]], followed: Collection[Key]) -> Copy | None:
-        """The latest of these files that proves to hold what the tail's file held, and is not `followed` itself."""
+        """Return the latest of the files in `entries` that proves to be a rotated copy of the tail's file.
+
+        None where there is no copy. Files in `followed` do not count: they are tracked already. Errors of one file
+        are logged as rate-limited warnings, and that file is tried again at the next scan.
+        """
         for path, status in _latest(entries, tail):
             identity = (status.st_ino, status.st_mtime_ns, status.st_size)
             if identity in tail.refused or self._stopping.is_set():
@@ -47,7 +51,7 @@ class Copies:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:
-                continue  # perhaps it can be opened at the next look
+                continue  # the next scan tries to open it again
             try:
                 copy = self._look_into(tail, fd, path, followed)
             except OSError as e:
@@ -74,7 +78,7 @@ def _key(fd: int) -> Key:
 
 
 def _latest(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, os.stat_result]]:
-    """Those that may be copies of it, the latest first."""
+    """Return up to `_MOST` possible copies of the tail's file, the latest first."""
     found = []
     for entry in entries:
         if may_be_copy(tail, entry.path):
@@ -85,7 +89,7 @@ def _latest(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, 
 
 
 def may_be_copy(tail: Tail, path: str) -> bool:
-    """Whether a rotation of that log may have given the file such a name.
+    """Return True if a rotation of the tail's log may have given a file that name.
 
     `access.log` becomes `access.log.1`, `access.log-20261122.gz` or `access-2026-11-22.1.log.gz`.
     """
@@ -93,16 +97,16 @@ def may_be_copy(tail: Tail, path: str) -> bool:
 
 
 def compressed(fd: int) -> bool:
-    """Whether the open file begins as a compressed one does."""
+    """Return True if the open file begins with the magic number of a compressed format."""
     return os.pread(fd, 16, 0).startswith(COMPRESSED)
 
 
 def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> int | None:
-    """Where the compressed file goes on behind the tail's position, answer it unpacked.
+    """Uncompress a rotated copy of the tail's file; return a descriptor of its content.
 
-    That is an open file without a name in `directory`, in which all that was read before is left out but for what
-    proves it. None where it is the copy of another file, is not complete, or `stopping` is set. Raises OSError where
-    `directory` cannot hold it.
+    The content lies in an unnamed file in `directory`, at the original offsets. Bytes before the tail's offset are
+    left out, except those that prove the identity of the file. None where the copy is of another file, is incomplete,
+    or `stopping` is set. Raises OSError where `directory` cannot hold the content.
     """
     mark = tail.mark
     assert mark is not None

@@ -1,4 +1,4 @@
-"""What the source `taildir` does otherwise than Flume's."""
+"""Differences between the source `taildir` and Flume's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from plugins import Difference
 TAILDIR = (
     Difference(
         flume="position file rewritten in place, identity by inode",
-        here="written anew and synced, in Flume's format, so that you can go there and back; beside it a "
-        "journal with every position at once and with what proves the identity: device, inode and "
-        "content",
+        here="replaced atomically and synced, in Flume's format, so that you can migrate in both directions; "
+        "a journal beside it has every offset at once, and identifies files by device, inode and content",
     ),
     Difference(
         flume="lines written just before a rename out of the pattern are lost",
@@ -25,9 +24,9 @@ TAILDIR = (
         "otherwise ignored, as its content was read before",
     ),
     Difference(
-        flume="a file that is created, rotated and deleted between two looks is lost",
-        here="opened as soon as the kernel names it; one that was gone before is counted, `FileMissedCount`, "
-        "and degrades health",
+        flume="a file that is created, rotated and deleted between two scans is lost",
+        here="opened as soon as inotify reports it; a file that was deleted even earlier is counted "
+        "(`FileMissedCount`) and degrades health",
     ),
     Difference(
         flume="the NULs that `copytruncate` leaves under a writer that does not append are an event",
@@ -35,7 +34,7 @@ TAILDIR = (
     ),
     Difference(
         flume="around a rotation, lines of the new file may overtake the last lines of the old one",
-        here="the old file is read to its end first, and a rotated log comes in the order of its lines",
+        here="the old file is read to its end first, so the lines of a rotated log stay in order",
     ),
     Difference(
         flume="a line of any length is one event",

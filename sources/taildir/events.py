@@ -1,4 +1,4 @@
-"""From the bytes of files to a batch, in columns."""
+"""Conversion of file content to a batch in columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sources.taildir.tail import Mark, Tail
 OFFSET_HEADER = "byteoffset"
 _NEWLINE = 0x0A
 _SHORT = 4096
-"""In a text of fewer bytes than that, newlines are counted sooner than numpy has begun."""
+"""Bytes of text below which `bytes.count` is faster than numpy."""
 
 
 class Events(NamedTuple):
@@ -25,17 +25,17 @@ class Events(NamedTuple):
 
     tail: Tail
     text: bytes
-    """All of them, each with a newline behind it."""
+    """Bodies of all events, each followed by a newline."""
     number: int
-    """How many there are."""
+    """Number of events."""
     ends: npt.NDArray[np.int64] | None
-    """Where in `text` those newlines are; None where there are no others in it."""
+    """Indexes in `text` of the newlines that end events; None where every newline in `text` does."""
     offsets: npt.NDArray[np.int64] | None
-    """Where in the file each begins, if that was asked for."""
+    """File offsets at which the events begin; None where `byteOffsetHeader` is false."""
     size: int
-    """Bytes of the file that they are made of."""
+    """Number of bytes of the file that the events cover."""
     mark: Mark
-    """Where the file stands once they are stored."""
+    """Mark to commit once the events are stored."""
 
     @classmethod
     def of(
@@ -50,10 +50,11 @@ class Events(NamedTuple):
         lost: bool = False,
         byte_offsets: bool = False,
     ) -> Events | None:
-        """The first `most` events of what was just read from the file's position; None where none is complete.
+        """Return the first `most` events of `data`, or None where no event is complete.
 
-        `data` is whole lines, or one unfinished line that shall not wait for its newline. `complete` says that
-        its last event will not go on either, `lost` that the file no longer has it and is read from its start then.
+        `data` was just read from the tail's offset: whole lines, or one unfinished line that is not to wait for its
+        newline. `complete` says that no later line can continue the last event. `lost` says that the file no longer
+        has `data`; the file is read from its start afterwards.
         """
         whole = data.endswith(b"\n")
         text = data if whole else data + b"\n"
@@ -62,7 +63,7 @@ class Events(NamedTuple):
             data = text = text[: int(_newlines(text)[most - 1]) + 1]
             count = most
         newlines = _newlines(text) if multiline is not None or byte_offsets else None
-        # A carriage return is part of the line's end only where there is such an end.
+        # In an unfinished line a last CR may be content: only CR LF ends a line.
         if whole and not keep_cr and b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
         size = len(data)
@@ -86,7 +87,7 @@ class Events(NamedTuple):
 
 
 def _lines(text: bytes) -> int:
-    """How many newlines there are in it."""
+    """Number of newlines in `text`."""
     if len(text) < _SHORT:
         return text.count(b"\n")
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))
@@ -98,7 +99,7 @@ def _newlines(text: bytes) -> npt.NDArray[np.int64]:
 
 
 def batch_of(pieces: Sequence[Events]) -> Batch:
-    """One batch of the events of several files; each has its file's headers."""
+    """Return one batch with the events of several files, each with the headers of its file."""
     text = b"".join(piece.text for piece in pieces)
     inner = [piece.ends for piece in pieces if piece.ends is not None]
     if inner:
@@ -108,14 +109,14 @@ def batch_of(pieces: Sequence[Events]) -> Batch:
     else:
         ends = _newlines(text)
         bodies = text.replace(b"\n", b"")
-    # Taking all those newlines out moves each end back by the number of them before it.
+    # Removing the newlines moves each end back by the number of newlines before it.
     ends = ends - np.arange(len(ends))
 
     headers: dict[str, object] = {}
     offsets = [piece.offsets for piece in pieces if piece.offsets is not None]
     if offsets:
         values = pa.array(np.concatenate(offsets)).cast(pa.string())
-        # All differ: encoding them as a dictionary needs no search.
+        # All offsets differ, so dictionary encoding needs no search for duplicates.
         headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(
             pa.array(np.arange(len(ends), dtype=np.int32)), values
         )

@@ -1,4 +1,4 @@
-"""Which files are followed: those that match, and those that did until they were renamed or deleted."""
+"""Tracked files: files that match a group, or matched one before a rename or deletion."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from sources.taildir.watch import Change, Hints
 
 
 class Files(Looking):
-    """All files that are followed, and what the watch tells of them between two looks everywhere."""
+    """Tracked files, kept up to date with the changes that inotify reports between two full scans."""
 
     def excuse(self, directories: Iterable[str]) -> None:
-        """What is there now need not be told of by the kernel: nobody watched when it came."""
+        """Exclude the files that are in these directories now from the count of missed files.
+
+        They came before the directory was watched, so inotify reports no creation.
+        """
         for directory in directories:
             with suppress(OSError):
                 self.ledger.excuse(key for key in names(directory) if key not in self._known.found)
 
     def adopt(self, hints: Hints) -> set[Tail]:
-        """Follow what the watch has opened; answer what is new of it. A look has to follow."""
+        """Track the files that the watch opened; return those that are new. The caller must scan afterwards."""
         new = Found(set(), {})
         self._note_growth(hints)
         for change in hints.changes:
@@ -48,7 +51,7 @@ class Files(Looking):
         try:
             if tail is not None and not tail.is_in(fd, change.path):
                 self._keep_former(tail)
-                self.forget(tail)  # its inode was used again
+                self.forget(tail)  # its inode was reused
                 tail = None
             if tail is not None:
                 self._hold(tail, fd)
@@ -62,14 +65,14 @@ class Files(Looking):
             device, inode = change.key
             tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
             if os.path.realpath(change.name) == change.path != change.name:
-                tail.path = change.name  # a link leads there
+                tail.path = change.name  # the name is a symbolic link to that path
             if os.path.islink(tail.path):
-                tail.real = os.path.realpath(tail.path)  # where its writes are told of
+                tail.real = os.path.realpath(tail.path)  # inotify reports writes under the target's path
         self.ledger.opened(change.key)
         self._follow(change.key, tail, new, fd)
 
     def _is_link(self, change: Change) -> bool:
-        """Whether that is another name of a file that is followed."""
+        """Return True if the change is about another name (link) of a tracked file."""
         if change.key not in self._known.found:
             return False
         try:
@@ -79,7 +82,10 @@ class Files(Looking):
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
 
     def _note_growth(self, hints: Hints) -> None:
-        """Which closed files were written to: should they be gone before they are opened, that is lost."""
+        """Mark closed files that were written to.
+
+        Such a file that is deleted before it is opened again has lost data, which `forget` reports.
+        """
         self._written = {tail for tail in self._written if tail.grown and not tail.gone}
         known: dict[str, set[Tail]] = {}
         copied, before = self._copied
@@ -99,29 +105,29 @@ class Files(Looking):
                     if change.key != (tail.device, tail.inode):
                         tail.replaced = True
                         if tail.grown:
-                            tail.grown = None  # names are told of apart from writes, and may be later
+                            tail.grown = None  # names and writes come from two inotify instances, in no common order
         for path in hints.grown:
             for tail in closed(path):
                 if not tail.grown:
                     tail.grown = None if tail.replaced else True
                     self._written.add(tail)
         for change in hints.changes:
-            if change.kind == DELETED:  # what is written under that name from now on may be another file's
+            if change.kind == DELETED:  # later writes under that name may be to another file
                 for tail in closed(change.path):
                     tail.replaced = True
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
-        """The files that hints say have grown, and those that came, were renamed or went."""
+        """Return the tracked files that grew, and those that were created, renamed or deleted."""
         changed = self.adopt(hints)
         if hints.changes:
             changed = changed | self._look_at(hints.changes)
         return {tail for path in hints.grown if (tail := self._places.get(path)) is not None}, changed
 
     def _look_at(self, changes: Sequence[Change]) -> set[Tail]:
-        """Look at the names that have changed, and for the files that were there; answer what is new of files.
+        """Check the changed names and the files they led to; return the tracked files that changed.
 
-        It costs what these are, however many files there are. A look everywhere finds the same, and what nobody was
-        told of.
+        The cost depends on the number of changes, not of tracked files. A full scan finds the same, and also changes
+        that inotify did not report.
         """
         paths, concerned = set[str](), self._adopted.copy()
         for change in changes:
@@ -152,12 +158,15 @@ class Files(Looking):
         lost = {tail for tail in concerned if tail.fd is None and tail.deleted and tail.grown is not False}
         if not lost:
             return found.changed
-        # A copy may hold what was written to it while it was closed.
+        # Data written to a file while it was closed may be in a rotated copy.
         homes = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
         return found.changed | self.scan(homes).changed
 
     def _find_told(self, tail: Tail, came: Mapping[Key, str], there: Listing, found: Found) -> None:
-        """One that is not under a matching name of those that changed. Raises as `_find_followed` does."""
+        """Find a tracked file that has none of the changed names that match a group.
+
+        Raises OSError as `_find_followed` does.
+        """
         if not self._known.is_found(tail) or tail.device is None:
             return
         key = tail.device, tail.inode
@@ -165,6 +174,6 @@ class Files(Looking):
         if now is not None and key_of(now) == key:
             there = defaultdict(dict, {os.path.dirname(now): {key: now}}).__getitem__
         elif tail.fd is not None and not os.fstat(tail.fd).st_nlink:
-            there = defaultdict[str, dict[Key, str]](dict).__getitem__  # nothing of it is anywhere
+            there = defaultdict[str, dict[Key, str]](dict).__getitem__  # no name leads to it any more
         self._find_followed(key, tail, there, found)
         tail.matched = tail.named and self._groups.headers(tail.path) is not None

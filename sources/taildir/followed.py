@@ -1,4 +1,4 @@
-"""The files that are followed: opened, closed, read again from their start, and forgotten."""
+"""State of the tracked files: opened, closed, restarted and forgotten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sources.troubles import Troubles
 
 
 class Followed:
-    """All of them, by device and inode, and by path."""
+    """Tracked files, by device and inode, and by path."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class Followed:
         room: str,
         stopping: threading.Event,
     ) -> None:
-        """`saved` is what the position file names; a file is at rest that has not changed for `idle` seconds.
+        """Track the files in `saved`, the entries of the position file.
 
-        `room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set.
+        A file is idle once it has not changed for `idle` seconds. The directory `room` is for the uncompressed
+        content of rotated copies; unpacking stops once `stopping` is set.
         """
         self._groups = groups
         self._known = Known(saved, log)
@@ -46,19 +47,22 @@ class Followed:
         self._places = Places()
         self._copies = Copies(room, troubles, stopping)
         self._hidden: set[str] = set()
-        """Names that could not be seen at the latest look at their directory."""
+        """Paths that could not be read at the latest scan of their directory."""
         self._adopted: set[Tail] = set()
-        """Files that are followed since the latest look, without having been looked for."""
+        """Files that are tracked since the latest scan, but were not part of a scan."""
         self._away: list[Tail] = []
-        """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
+        """Files that were gone, and apparently read to their end, at the latest full scan."""
         self._copied: list[dict[Tail, str]] = [{}, {}]
-        """What files were that went on in a copy since the latest look everywhere, and before it; and that copy."""
+        """Former state of files now read in a rotated copy, with the path of that copy.
+
+        The first dictionary covers the time since the latest full scan, the second the interval before it.
+        """
         self._written: set[Tail] = set()
-        """Closed files that were written to, as far as known."""
+        """Closed files that, as far as known, were written to."""
         self._latest: WeakValueDictionary[str, Tail] = WeakValueDictionary()
-        """By name of a log, the file that took it over last."""
+        """Index from the name of a log to the latest file with that name."""
         self.unsaved: set[Tail] = set()
-        """Those whose place or name on disk is not the present one."""
+        """Files whose offset or name on disk is outdated."""
         self.ledger = Ledger()
         self._file_header = file_header
         self.idle_seconds = idle
@@ -67,35 +71,38 @@ class Followed:
         self._log = log
 
     def __iter__(self) -> Iterator[Tail]:
-        """All of them, those not found again included: what the position file names."""
+        """Iterate over all entries of the position file, including files not found since the start."""
         return iter(self._known)
 
     @property
     def followed(self) -> list[Tail]:
-        """Those that were found."""
+        """Tracked files that were found since the start."""
         return list(self._known.found.values())
 
     def held(self, key: Key) -> bool:
-        """Whether that file is open. Any thread."""
+        """Return True if the file with that device and inode is open. Thread-safe."""
         tail = self._known.found.get(key)
         return tail is not None and tail.fd is not None
 
     @property
     def directories(self) -> dict[str, list[str] | None]:
-        """Where hints may come from: the groups' directories, and those that symbolic links lead to.
+        """Directories to watch, each with the patterns of names that count, or None where every name counts.
 
-        With the patterns of names that count there; None where others may as well.
+        These are the directories of the file groups, and of the targets of symbolic links.
         """
         where = self._groups.directories | {os.path.dirname(t.real) for t in self.followed if t.real != t.path}
         return {directory: self._groups.patterns(directory) for directory in where}
 
     @property
     def most_waiting(self) -> int:
-        """So many files may be open besides, until they are adopted."""
+        """Maximum number of files that the watch may hold open until they are adopted."""
         return max(16, self._opened.most // 2)
 
     def wanted(self, path: str) -> str | None:
-        """The name for which the file of that path is followed; None where it is not. Any thread."""
+        """Return the name under which the file of that path is tracked, or None where it is not tracked.
+
+        Thread-safe.
+        """
         if self._groups.headers(path) is not None:
             return path
         tail = self._places.get(path)
@@ -106,17 +113,17 @@ class Followed:
     # --- opening and forgetting
 
     def open(self, tail: Tail) -> None:
-        """Open it if it is not; close another where too many are. Raises as `Tail.open` does."""
+        """Open the file unless it is open; close others where too many are. Raises as `Tail.open` does."""
         try:
             if self._opened.open(tail):
                 self.unsaved.add(tail)
         except ChangedError:
-            # While nobody looked: what it held may be in a copy.
+            # The file changed while it was closed: its former content may be in a rotated copy.
             self._keep_former(tail)
             raise
 
     def _put_in_order(self, tail: Tail) -> None:
-        """Set which file of the same log is read before this one: a rotation has them follow each other."""
+        """Set the predecessor of a file in its log, so that a rotated log is read in order."""
         if tail.has_left is not None:
             return
         tail.has_left = tail.unpacked or tail.path != tail.name
@@ -124,7 +131,7 @@ class Followed:
         if other is None or other.gone or other is tail:
             self._latest[tail.name] = tail
         elif tail.has_left and not other.has_left:
-            # Files that were opened before their predecessors were reported have not left yet.
+            # A file may be opened before inotify reports its predecessors: insert them before it.
             while (earlier := other.predecessor) is not None and not earlier.has_left:
                 other = earlier
             tail.predecessor, other.predecessor = earlier, tail
@@ -133,24 +140,24 @@ class Followed:
             self._latest[tail.name] = tail
 
     def _hold(self, tail: Tail, fd: int) -> None:
-        """It is open already."""
+        """Take the open descriptor `fd` for the file. Raises OSError where the file cannot be read."""
         self._opened.hold(tail, fd)
         self.unsaved.add(tail)
 
     def relieve(self) -> None:
-        """Close some where this process can open no more: others need files as well."""
+        """Close files where the process is out of descriptors, which other components need too."""
         self._opened.relieve()
 
     def close(self, tail: Tail) -> None:
-        """Close it; it is followed still."""
+        """Close the file, but keep tracking it."""
         self._opened.close(tail)
 
     def close_all(self) -> None:
-        """Close every one."""
+        """Close all open files."""
         self._opened.close_all()
 
     def restart(self, tail: Tail) -> None:
-        """Read it from its start: it is another file, or was emptied."""
+        """Reset the file to offset 0: it was truncated or replaced."""
         self._log.info("%s was truncated or replaced: it is read from its start", tail.path)
         self._metrics.add("FileRestartCount")
         tail.restart()
@@ -158,21 +165,27 @@ class Followed:
         self._label(tail)
 
     def _keep_former(self, tail: Tail) -> None:
-        """Look for a copy of what it held."""
+        """Save the former state of a truncated or replaced file, so that later scans search for its copy."""
         if tail.mark is not None:
             self.unsaved.add(self._known.keep_former(tail))
-            tail.grown = False  # the former tells of what is lost
+            tail.grown = False  # `forget` reports lost data for the former state
 
     def _keep_copied(self, tail: Tail, copy: str) -> None:
-        """It goes on in that copy: what the kernel has to say of the file itself may come later."""
+        """Save the state of a file before reading continues in `copy`.
+
+        Events of inotify about the file itself may arrive later.
+        """
         if not self._known.is_found(tail):
-            return  # under its path is another one already, or nobody heard of it since the start
+            return  # its path has another file already, or inotify reported nothing about it since the start
         was = Tail(tail.path, inode=tail.inode, device=tail.device, position=tail.position, name=tail.name)
         was.real, was.grown, was.replaced = tail.real, tail.grown, tail.replaced
         self._copied[0][was] = copy
 
     def _tell_copied(self) -> None:
-        """Which files were written to while they were closed, and are read on in a copy: it may have that or not."""
+        """Log the files that were written to while closed, and that are now read in a copy.
+
+        The copy may lack what was written. A file waits for one full scan, as inotify may report its writes late.
+        """
         copied, before = self._copied
         for tail, copy in before.items():
             tail.gone = True
@@ -186,7 +199,7 @@ class Followed:
         self._copied = [{}, copied]
 
     def forget(self, tail: Tail) -> None:
-        """Follow it no longer."""
+        """Stop tracking the file; log a warning where data may be lost."""
         read = tail.fd is not None
         found = self._known.is_found(tail)
         self.close(tail)
@@ -208,16 +221,19 @@ class Followed:
         )
 
     def _label(self, tail: Tail) -> None:
-        """Its headers are those of the name it was first found by: they stay when it is renamed."""
+        """Set the headers of the file's events.
+
+        They follow from the first name of the file, and so survive a rename.
+        """
         headers = self._groups.headers(tail.name)
         tail.headers = dict(self._groups.headers(tail.path) or {}) if headers is None else dict(headers)
         if self._file_header is not None:
             tail.headers[self._file_header] = os.fsencode(tail.name).decode("utf-8", "replace")
 
-    # --- those that rest
+    # --- idle files
 
     def rest(self, now: float) -> None:
-        """Close what has been idle, forget what is gone and was read to its end."""
+        """Close idle files; forget idle files that are gone and were read to their end."""
         gone: list[Tail] = []
         away: list[Tail] = []
         for tail in self:
@@ -229,7 +245,7 @@ class Followed:
                 if tail.deleted or not tail.inode or not self._asked(tail, self._groups.directories):
                     gone.append(tail)
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
-                # The kernel may have said more of it: that it has grown, or was renamed before it was deleted.
+                # Pending inotify events may report growth, or a rename before the deletion: wait for one more scan.
                 (gone if tail in self._away else away).append(tail)
         self._away = away
         for tail in gone:
@@ -237,18 +253,19 @@ class Followed:
         self._tell_copied()
 
     def idle(self, tail: Tail, now: float) -> bool:
-        """Whether it has not grown for so long that it probably will not."""
+        """Return True if the file has not changed for `idle_seconds`, or is a copy's unpacked content."""
         return tail.unpacked or now - tail.changed_at >= self.idle_seconds
 
     def _asked(self, tail: Tail, where: set[str]) -> bool:
-        """Whether that file, not found since the start, may be in these directories."""
+        """Return True if a file that was not found since the start may be in one of these directories."""
         homes = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
         return self._groups.headers(tail.name) is not None and bool(where & homes)
 
     def _may_return(self, tail: Tail) -> bool:
-        """Whether its directory is not there, cannot be seen, or is on another file system than it was.
+        """Return True if the file may come back: its file system may not be mounted at present.
 
-        That is so while a file system is not mounted. A file that has no name any more, as it is open, cannot return.
+        In that case its directory is missing, unreadable, or on another device than before. An open file without a
+        name cannot come back.
         """
         if tail.fd is not None and not os.fstat(tail.fd).st_nlink:
             return False

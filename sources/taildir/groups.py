@@ -1,4 +1,4 @@
-"""File groups: a directory, and a pattern for the names of the files in it."""
+"""File groups: each a directory, and a pattern for the names of its files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from sources.taildir.listing import nothing_there
 from sources.troubles import Troubles
 
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which a directory's modification time tells a later change from an earlier one anywhere."""
+"""Age of a directory's modification time from which it is reliable, in nanoseconds.
+
+File systems have coarse timestamps: a younger one may hide a later change.
+"""
 
 
 @dataclass(frozen=True)
 class Group:
-    """One file group, and the headers of what is read there."""
+    """File group, with the headers of its events."""
 
     directory: str
     pattern: re.Pattern[str]
@@ -27,9 +30,9 @@ class Group:
 
     @classmethod
     def of(cls, path: str, headers: Mapping[str, str]) -> Group:
-        """From Flume's spelling, a path whose last part is a regex; a relative one begins at the working directory.
+        """Parse Flume's notation: a directory, a slash and a regex of file names.
 
-        ValueError where it is none.
+        A relative path begins at the working directory. Raises ValueError where the path is invalid.
         """
         directory, slash, pattern = path.rpartition("/")
         if not pattern or not slash:
@@ -37,16 +40,16 @@ class Group:
             raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}{here}")
         if path.startswith("~"):
             raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}: write ~ in full")
-        if pattern.startswith("*"):  # which is no regex; in a shell it stands for any text
+        if pattern.startswith("*"):  # a shell glob, not a regex
             meant = pattern.replace(".", "[.]").replace("*", ".*")
             raise ValueError(f"must end in a regex of file names, not {pattern!r}: write {directory}/{meant}")
-        if not path.startswith("/"):  # as Flume spells it, in whose positions it is so, too
+        if not path.startswith("/"):  # as in Flume, whose position file has the same absolute paths
             directory = os.path.join(Path.cwd(), directory)
         return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", name_pattern(pattern), headers)
 
 
 class Groups:
-    """All file groups of a source. A name belongs to the first group that it matches."""
+    """File groups of a source. A name belongs to the first group that it matches."""
 
     def __init__(self, groups: Sequence[Group], troubles: Troubles, *, cache: bool) -> None:
         self._groups: dict[str, list[Group]] = {}
@@ -55,20 +58,20 @@ class Groups:
         self._troubles = troubles
         self._cache = cache
         self._listed: dict[str, tuple[int, list[str]]] = {}
-        """By directory, its modification time and its matching names."""
+        """Cache by directory: its modification time in nanoseconds, and its matching paths."""
 
     @property
     def directories(self) -> set[str]:
-        """Where the files of all groups lie."""
+        """Directories of all groups."""
         return set(self._groups)
 
     def patterns(self, directory: str) -> list[str] | None:
-        """The patterns of names there, of whatever group; None where no group has that directory."""
+        """Return the name patterns of all groups in a directory; None where no group has that directory."""
         groups = self._groups.get(directory)
         return None if groups is None else [group.pattern.pattern for group in groups]
 
     def headers(self, path: str) -> Mapping[str, str] | None:
-        """The headers of a file of that name; None where it belongs to no group."""
+        """Return the headers for events of that path; None where it belongs to no group."""
         group = self._group(*os.path.split(path))
         return None if group is None else group.headers
 
@@ -79,7 +82,11 @@ class Groups:
         return None
 
     def paths(self, directory: str) -> list[str] | None:
-        """What matches there now, by name; whatever it is. None where that cannot be seen."""
+        """Return the sorted paths in a directory that match a group; None where it is unreadable.
+
+        Paths of directories and special files are included. A missing directory gives an empty list. Read errors are
+        logged as rate-limited warnings.
+        """
         try:
             modified = os.stat(directory).st_mtime_ns
             known = self._listed.get(directory)
@@ -92,7 +99,7 @@ class Groups:
         self._troubles.over(directory)
         within = directory.rstrip("/")
         paths = [f"{within}/{name}" for name in names if self._group(directory, name) is not None]
-        # Just after a change the directory may change again at what counts as the same time: then do not rely on it.
+        # A change soon after another may leave the same timestamp: caching would miss it.
         if self._cache and time.time_ns() - modified > _SETTLED:
             self._listed[directory] = modified, paths
         return paths

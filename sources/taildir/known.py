@@ -1,4 +1,4 @@
-"""Which files are known: those that were found, and those of the position file that were not found yet."""
+"""Known files: tracked files, and entries of the position file that were not found yet."""
 
 from __future__ import annotations
 
@@ -9,52 +9,55 @@ from sources.taildir.tail import Key, Tail
 
 
 class Known:
-    """All files that a source follows or would go on with, by device and inode."""
+    """Index of known files, by device and inode."""
 
     def __init__(self, saved: Iterable[Tail], log: logging.Logger) -> None:
-        """`saved` is what the position file names."""
+        """Begin with the files in `saved`, the entries of the position file."""
         self._log = log
         self.found: dict[Key, Tail] = {}
-        """Those that were found since the start."""
+        """Tracked files that were found since the start."""
         self._saved: dict[int, list[Tail]] = {}
-        """By inode, files of the position file that were not found since the start; by 0, what files once were."""
+        """Entries of the position file that were not found since the start, by inode.
+
+        Key 0 has the former states of truncated or replaced files.
+        """
         for tail in saved:
             self._save(tail)
 
     def __iter__(self) -> Iterator[Tail]:
-        """All of them, those not found again included: what the position file names."""
+        """Iterate over all known files: the entries for the position file."""
         yield from self.found.values()
         for tails in self._saved.values():
             yield from tails
 
     def is_found(self, tail: Tail) -> bool:
-        """Whether that file was found, and was not forgotten since."""
+        """Return True if the file was found since the start, and was not forgotten since."""
         return self.found.get(_key(tail)) is tail
 
     def drop(self, tail: Tail) -> None:
-        """It is no longer among those that are found, or are to be."""
+        """Remove the file from the index, if it is there."""
         if self.is_found(tail):
             del self.found[_key(tail)]
         elif tail in (known := self._saved.get(tail.inode, [])):
             known.remove(tail)
 
     def keep_former(self, tail: Tail) -> Tail:
-        """What that file held before it was emptied or replaced, which a copy may hold."""
+        """Save the former state of a truncated or replaced file, which a rotated copy may have; return it."""
         former = tail.former()
         self._save(former)
         return former
 
     def recall(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
-        """The file of the position file that this is; it is no longer among those to be found.
+        """Return the entry of the position file for the file at `path`, and take it out of those not found.
 
-        Its content decides, unless name, device and inode agree. `fd` is the file, where it is open already. Raises
-        OSError where its content cannot be read.
+        None where no entry proves to be that file. The content decides, unless path and device agree with the entry.
+        `fd` is a descriptor of the file, if it is open already. Raises OSError where its content cannot be read.
         """
         device, inode = key
         known = self._saved.get(inode, [])
         for tail in sorted(known, key=lambda t: (t.path != path, t.device not in (None, device))):
             sure = tail.path == path and tail.device in (None, device)
-            # What was opened already is compared already.
+            # `Tail.hold` does not compare the content, as `Tail.open` does: compare it here if the file is open.
             if (fd is None and sure) or tail.is_at(path, fd):
                 self.tell_unproved(tail, path)
                 known.remove(tail)
@@ -65,17 +68,21 @@ class Known:
         return None
 
     def not_found(self) -> list[Tail]:
-        """Files of the position file that were not found since the start, as a list of its own."""
+        """Return a new list of entries of the position file that were not found since the start."""
         return [tail for inode, tails in self._saved.items() if inode for tail in tails]
 
     def missing(self) -> list[Tail]:
-        """Files that are gone, with the rest of what they held, and whose copies can be told by their bytes."""
+        """Return files that are gone, and whose rotated copies can be identified by their content."""
         saved = (tail for tails in self._saved.values() for tail in tails if not tail.inode or tail.deleted)
         found = (tail for tail in self.found.values() if tail.fd is None and tail.deleted)
         return [tail for tail in (*saved, *found) if tail.provable and tail.mark is not None]
 
     def tell_unproved(self, tail: Tail, path: str) -> None:
-        """The inode, and a line that ends at the position, are all that says that it has that name now."""
+        """Log a warning where little proves that the file now has the name `path`.
+
+        An offset that Flume wrote comes without a fingerprint: only the inode, and a line that ends at the offset,
+        agree.
+        """
         if tail.mark is None and tail.path != path and tail.position:
             self._log.warning(
                 "%s is read from byte %d on: the position file has that for its inode, under the name %s;"

@@ -1,4 +1,4 @@
-"""Whether every file that the kernel named was opened."""
+"""Detection of missed files: files that inotify reported, but that were gone before they were opened."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _MOST_MOVES = 1024
 
 
 class Ledger:
-    """Counts files that came, as the kernel tells, and files that were opened: the difference was missed.
+    """Counters of files that were created, as inotify reports, and of files that were opened.
 
-    What is opened under a name may be a later file than the one that the kernel spoke of, so only the numbers are
-    compared, which come right when all is told. A look may find files that are told of later: then there seem to be
-    more opened than came, for a while.
+    A file opened under a name may be a later one than inotify reported. So only the totals are compared, which agree
+    once all events are handled. A scan may find files before inotify reports them: for a while, more files seem to be
+    opened than were created.
     """
 
     def __init__(self) -> None:
         self.missed: list[str] = []
-        """A name for each file that was gone before it could be opened; whoever tells of them empties it."""
+        """One name for each missed file. The caller that reports the list clears it."""
         self._came = self._opened = self._told = 0
         self._before = 0
-        """What the difference was at the look before."""
+        """Difference of the two counters at the previous full scan."""
         self._name = ""
         self._away: dict[int, None] = {}
-        """Cookies of renames that are half told."""
+        """Inotify cookies of renames whose second half is not reported yet."""
         self._excused: set[Key] = set()
-        """Files that were there before anybody watched."""
+        """Files that were there before their directory was watched."""
 
     def note(self, change: Change, *, again: bool) -> None:
-        """A change of a name; `again` where it is another name of a file that is known."""
+        """Count the change of a name; `again` says that the name is another link to a tracked file."""
         if change.kind == LEFT:
             self._away[change.cookie] = None
             if len(self._away) > _MOST_MOVES:
@@ -45,18 +45,21 @@ class Ledger:
             del self._away[change.cookie]
 
     def opened(self, key: Key) -> None:
-        """That file is followed from now on."""
+        """Count the opening of a file that is tracked from now on."""
         if key in self._excused:
             self._excused.remove(key)
         else:
             self._opened += 1
 
     def excuse(self, keys: Iterable[Key]) -> None:
-        """These files, unless they are followed, were there before their directory was watched."""
+        """Exclude files from the counters: they were there before their directory was watched."""
         self._excused.update(keys)
 
     def settle(self) -> None:
-        """All that is there has been looked at: what is missing now, as at the look before, is gone."""
+        """Compare the counters after a full scan, and list missed files.
+
+        A file counts as missed if it was missing at the previous full scan, too.
+        """
         difference = self._came - self._opened
         missed = min(difference, self._before) - self._told
         if missed > 0:
@@ -65,7 +68,7 @@ class Ledger:
         self._before = difference
 
     def reset(self) -> None:
-        """Changes were dropped: begin anew with what is there."""
+        """Reset the counters, after inotify dropped events or the opener process ended."""
         self._came = self._opened = self._told = self._before = 0
         self._away.clear()
         self._excused.clear()

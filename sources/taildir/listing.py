@@ -1,4 +1,7 @@
-"""What lies in a directory at present. That it cannot be seen is an error: it does not mean that nothing is there."""
+"""Content of directories.
+
+An unreadable directory raises an error: it must not count as empty, or its files would count as deleted.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def nothing_there(error: OSError) -> bool:
-    """Whether it says that there is no such file or directory, rather than that it cannot be seen."""
+    """Return True if the error means that the file does not exist, rather than that it is unreadable."""
     return error.errno in _NOTHING
 
 
 def key_of(path: str) -> Key | None:
-    """Device and inode of what is there; None where there is nothing. Raises OSError where that cannot be seen."""
+    """Return device and inode of the file at `path`; None where there is no file.
+
+    Raises OSError where that cannot be determined.
+    """
     try:
         status = os.stat(path)
     except OSError as e:
@@ -28,7 +34,10 @@ def key_of(path: str) -> Key | None:
 
 
 def opened_as(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
-    """The file of that name, open where it can be opened, and its status. None where that is no longer that file."""
+    """Return a descriptor and the status of the file at `path`; None where it has another key by now.
+
+    The descriptor is None where the file cannot be opened.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -36,7 +45,7 @@ def opened_as(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
     try:
         status = os.stat(path) if fd is None else os.fstat(fd)
     except OSError:
-        return None  # a file that could not be opened has gone
+        return None  # the file could not be opened, and is gone
     if (status.st_dev, status.st_ino) == key:
         return fd, status
     if fd is not None:
@@ -45,15 +54,16 @@ def opened_as(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
 
 
 def files(directory: str) -> list[os.DirEntry[str]]:
-    """Every regular file there; none where there is no such directory. Raises OSError where it cannot be seen.
+    """Return the regular files in a directory, and symbolic links to regular files.
 
-    A symbolic link to what cannot be seen is none.
+    Empty where there is no such directory. Raises OSError where it is unreadable. A link with an unreadable target is
+    left out.
     """
     found = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                with suppress(OSError):  # only what a link leads to is asked for anew
+                with suppress(OSError):  # is_file() calls stat() for a link, whose target may be unreadable
                     if entry.is_file():
                         found.append(entry)
     except OSError as e:
@@ -63,7 +73,7 @@ def files(directory: str) -> list[os.DirEntry[str]]:
 
 
 def names(directory: str) -> dict[Key, str]:
-    """The name of every regular file there. Raises as `files` does."""
+    """Return the path of every regular file in a directory, by key. Raises OSError as `files` does."""
     found = {}
     for entry in files(directory):
         try:

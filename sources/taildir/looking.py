@@ -1,4 +1,4 @@
-"""Looks for files: found by name, known by inode or by content, through renames, copies and deletions."""
+"""Scans: find tracked files by name, inode or content, through renames, copies and deletions."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Listing = Callable[[str], dict[Key, str]]
 
 
 class Found(NamedTuple):
-    """What a look at directories found."""
+    """Result of a scan."""
 
     changed: set[Tail]
-    """Files that came, were renamed or went."""
+    """Files that were created, renamed or deleted."""
     statuses: dict[Tail, os.stat_result]
-    """Every file there, as it was just then."""
+    """Status of every file found, as of the scan."""
 
 
 class Unknown(NamedTuple):
-    """A file that nothing is known of yet."""
+    """File that is not tracked yet."""
 
     path: str
     key: Key
     link: bool
-    """Whether that name is a symbolic link to it."""
+    """True if the path is a symbolic link."""
 
 
 class Looking(Followed):
-    """The files that are followed, and how they are found in their directories."""
+    """Tracked files, with the scans that find them in their directories."""
 
     def _place(self, changed: Iterable[Tail]) -> None:
-        """Find these, and those that were adopted, by the paths that they have now."""
+        """Update the path index for the changed files, and for those adopted since the last scan."""
         for tail in sorted({*changed, *self._adopted}, key=lambda tail: tail.id):
             if self._known.is_found(tail):
                 self._places.put(tail)
         self._adopted.clear()
 
     def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Found:
-        """Look at all directories, or at these."""
+        """Scan all directories of the groups, or those in `directories`."""
         where = self._groups.directories
         if directories is not None:
             where &= directories
@@ -57,7 +57,7 @@ class Looking(Followed):
         for directory in sorted(where):
             paths = self._groups.paths(directory)
             if paths is None:
-                where.discard(directory)  # nothing can be concluded of what is there
+                where.discard(directory)  # unreadable: its files do not count as deleted
                 continue
             for path in paths:
                 self._find(path, found, unknown)
@@ -75,7 +75,7 @@ class Looking(Followed):
             if link := stat.S_ISLNK(status.st_mode):
                 status = os.stat(path)
         except FileNotFoundError:
-            return  # gone again, or a link that leads nowhere yet
+            return  # deleted since it was listed, or a dangling link
         except OSError as e:
             self._unseen(path, e)
             return
@@ -100,12 +100,12 @@ class Looking(Followed):
         self._see(tail, path, status, found)
 
     def _see_again(self, hidden: set[str]) -> None:
-        """These names could not be seen before; tell of those that can be now."""
+        """Log that unreadable paths can be read again, if this scan could read them."""
         for path in hidden - self._hidden:
             self._troubles.over(path)
 
     def _unseen(self, path: str, error: OSError) -> None:
-        """Nothing is concluded of that name at this look."""
+        """Log that a path is unreadable; this scan draws no conclusion from it."""
         self._hidden.add(path)
         self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
@@ -115,14 +115,14 @@ class Looking(Followed):
             self._find_new(new, found, missing, skip_to_end=skip_to_end)
 
     def _find_new(self, new: Unknown, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
-        """One that nothing is known of yet, unless it is the copy of one that is gone."""
+        """Track a file that is not tracked yet; continue a lost file if it is the rotated copy of that one."""
         path, key, link = new
         there = opened_as(path, key)
         if there is None:
             return
         fd, status = there
         tail = self._known.found.get(key)
-        if tail is not None:  # by another of its names
+        if tail is not None:  # another name (link) of a file that this scan found
             if fd is not None:
                 os.close(fd)
         else:
@@ -159,7 +159,7 @@ class Looking(Followed):
         self._put_in_order(tail)
         self._label(tail)
         found.changed.add(tail)
-        # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.
+        # Open it at once, so that it can be read after a deletion. A failure is reported by the reader.
         if fd is not None:
             try:
                 self._hold(tail, fd)
@@ -176,7 +176,7 @@ class Looking(Followed):
                 pass
 
     def _find_renamed(self, where: set[str], found: Found) -> None:
-        """Those not found by a matching name: by any other name where they were, or by none."""
+        """Find files that no matching name led to: by another name in their directories, or deleted."""
         there = cache(names)
         for key, tail in self._known.found.items():
             if tail in found.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
@@ -193,9 +193,12 @@ class Looking(Followed):
                     self._unseen(tail.path, e)
 
     def _find_followed(self, key: Key, tail: Tail, there: Listing, found: Found) -> None:
-        """One that was found before; no pattern matches the name it had. Raises OSError where that cannot be seen."""
+        """Find a tracked file whose name does not match a group any more.
+
+        Raises OSError where its directory is unreadable.
+        """
         named = key_of(tail.path) == key
-        # Under a name that does not match, it must be proved: another file may have taken the inode.
+        # Under a name that does not match, the inode may have been reused: require proof of identity.
         sure = tail.fd is not None or tail.provable
         for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
             if sure and not named and key in there(home):
@@ -209,7 +212,10 @@ class Looking(Followed):
             found.changed.add(tail)
 
     def _find_saved(self, tail: Tail, there: Listing, found: Found) -> None:
-        """One that was not found since the start. Raises OSError where a file, or its directory, cannot be seen."""
+        """Find an entry of the position file that was not found since the start.
+
+        Raises OSError where a file or its directory is unreadable.
+        """
         homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.provable else set()
         for key, path in (place for home in homes for place in there(home).items()):
             if key[1] == tail.inode and key not in self._known.found and tail.is_at(path):
@@ -222,19 +228,19 @@ class Looking(Followed):
             found.changed.add(tail)
 
     def _find_copies(self, where: set[str], found: Found) -> None:
-        """What the files held that are gone: in a copy under a rotated name, compressed or not."""
+        """Find rotated copies, plain or compressed, of files that are gone."""
         entries = cache(files)
         for tail in self._known.missing():
             home = os.path.dirname(tail.real)
             if not where & {home, os.path.dirname(tail.name)}:
                 continue
-            with suppress(OSError):  # another look may see what is there
+            with suppress(OSError):  # the next scan tries again
                 copy = self._copies.find(tail, entries(home), self._known.found.keys())
                 if copy is not None:
                     self._continue(tail, copy, found)
 
     def _continue(self, tail: Tail, copy: Copy, found: Found) -> None:
-        """Read on in that copy."""
+        """Continue reading the lost file in its rotated copy."""
         self._keep_copied(tail, copy.path)
         if copy.unpacked is None:
             self._move_to(tail, copy.key, copy.path)
@@ -246,7 +252,7 @@ class Looking(Followed):
         self._follow(copy.key, tail, found, copy.unpacked)
 
     def _move_to(self, tail: Tail, key: Key, path: str) -> None:
-        """It was found there."""
+        """Set the key and path of a file to those where it was found."""
         self._known.drop(tail)
         tail.device, tail.inode = key
         tail.seen = None

@@ -1,4 +1,4 @@
-"""Events of several lines: where each ends."""
+"""Multi-line events: the ends of events by a pattern of continuation lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from plugins.shared.regex import Regex
 
 
 class Multiline:
-    """Joins lines by a pattern, as Filebeat does.
+    """Rule that joins lines by a pattern, as in Filebeat.
 
-    With `after`, a line that goes on belongs to the event before it; with `before`, to the one after it. Lines that
-    match go on, or with `negate` those that do not. No event has more than `most_lines` lines, or more than
-    `most_bytes` bytes if it has more than one line: what is longer is cut into several.
+    Lines that match are continuation lines; with `negate`, lines that do not match. With `after`, a continuation line
+    belongs to the line before it, else to the line after it. A longer event than `most_lines` lines or `most_bytes`
+    bytes is split. A single line is never split here.
     """
 
     def __init__(self, pattern: Regex, *, negate: bool, after: bool, most_lines: int, most_bytes: int) -> None:
@@ -25,9 +25,10 @@ class Multiline:
         self._most_bytes = most_bytes
 
     def last_lines(self, text: bytes, ends: npt.NDArray[np.int64], *, final: bool) -> npt.NDArray[np.bool_]:
-        """Which lines of `text`, whose newlines are at `ends`, are the last of an event.
+        """Return a mask of the lines of `text` that end an event.
 
-        The text begins with an event. What follows the last event may go on, unless this is `final`.
+        `ends` are the indexes of the newlines. The text begins with an event. Its last event may continue beyond the
+        text, unless `final`.
         """
         count = len(ends)
         offsets = np.zeros(count + 1, np.int32)
@@ -42,7 +43,7 @@ class Multiline:
         return last
 
     def _cut(self, last: npt.NDArray[np.bool_], ends: npt.NDArray[np.int64]) -> None:
-        """Mark more of them as last, where an event would be too long."""
+        """Add ends to the mask where an event would be too long."""
         stops = np.flatnonzero(last)
         if not last[-1]:
             stops = np.append(stops, len(last) - 1)
@@ -52,7 +53,7 @@ class Multiline:
         for start, stop in zip(starts[too_long].tolist(), stops[too_long].tolist(), strict=True):
             first = start
             for line in range(start, stop + 1):
-                # An event's newlines count as its bytes, the last one too.
+                # The size of an event includes all its newlines.
                 if line > first and ends[line] - before[first] > self._most_bytes:
                     last[line - 1] = True
                     first = line

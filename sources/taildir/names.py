@@ -1,4 +1,4 @@
-"""The names of files in directories: the kernel's news of them, with the files, from a process that opens them."""
+"""Inotify for names: events of a directory's names, with descriptors from the opener process."""
 
 from __future__ import annotations
 
@@ -31,32 +31,35 @@ _MASK = Mask(
     InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR
 )
 _RESTART_SECONDS = 1.0
-"""Least time between two starts of the process. It doubles while the process ends again and again."""
+"""Minimum time between two starts of the opener process. It doubles while the process keeps ending."""
 _MOST_RESTART_SECONDS = 60.0
-"""Longest time between two starts."""
+"""Maximum time between two starts of the opener process."""
 _START_SECONDS = 5.0
-"""Longer than the process takes to start on a busy machine."""
+"""Time limit for the start of the opener process, even on a busy machine."""
 _TEXT_BYTES = 1 << 15
-"""A message is full with so much."""
+"""Size from which a message is full, in bytes of JSON."""
 
 
 class Named(NamedTuple):
-    """What became of one name."""
+    """Event of one name."""
 
     kind: str
     path: str
     cookie: int
     key: Key | None
-    """The file found under that name, a little later: it may be another one by then. None where there was none."""
+    """Device and inode of the file found under the path; None where there was none.
+
+    The lookup follows the event, so the file may be a later one.
+    """
     fd: int | None
-    """It, open; whoever is told closes it."""
+    """Open descriptor of the file, or None. The callback owns and closes it."""
 
 
 class Names:
-    """An inotify instance for names, and the process that reads it and opens the files.
+    """Inotify instance for names, and the opener process that reads it and opens the files.
 
-    The instance belongs to this process: what the kernel has to say waits in it while the other one starts, or starts
-    again.
+    The instance belongs to the agent's process: events wait in the kernel's queue while the opener starts or
+    restarts.
     """
 
     def __init__(
@@ -67,18 +70,18 @@ class Names:
         ended: Callable[[str], None],
         synced: Callable[[int], None],
     ) -> None:
-        """Watch nothing yet. Raises OSError where there can be no instance.
+        """Start the opener process, without watches. Raises OSError where inotify is unavailable.
 
         `tell` is called in the order of the kernel's events, and `overflow` where the kernel dropped some. `ended` is
-        called with the reason where the process ended or could not be started. Events may be lost then; the process
-        is started again. `synced` answers `sync`. All are called on a thread of this object.
+        called with the reason when the opener process ended or could not start. Events may be lost then, and the
+        process is restarted. `synced` answers `sync`. All callbacks run on the thread of this object.
         """
         self._tell, self._overflow, self._ended, self._synced = tell, overflow, ended, synced
         self._lock = threading.Lock()
         self._watched: dict[str, tuple[WatchDescriptor, list[str] | None]] = {}
-        """By directory, its watch, and the patterns of new files' names."""
+        """Watches by directory, with the patterns of new files' names."""
         self._untold: set[WatchDescriptor] = set()
-        """Watches that the process does not know yet."""
+        """Watches that were not sent to the opener process yet."""
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
@@ -92,9 +95,10 @@ class Names:
         self._thread.start()
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
-        """Watch it, unless it is watched; a new file is opened if a pattern is its name's, or there is none.
+        """Watch a directory; return True if it was not watched before. Idempotent.
 
-        Whether it was not watched. Raises OSError.
+        The opener process opens new files whose names match one of `patterns`, or all where it is None. Raises
+        OSError.
         """
         with self._lock:
             watch = inotify_add_watch(self._inotify, os.fsencode(directory), _MASK)
@@ -105,7 +109,7 @@ class Names:
             if new:
                 self._watched[directory] = watch, None if patterns is None else list(patterns)
                 self._untold.add(watch)
-                if known is not None:  # another directory has come in its place
+                if known is not None:  # the directory was replaced by another one
                     self._untold.add(known[0])
                     if all(other != known[0] for other, _ in self._watched.values()):
                         inotify_rm_watch(self._inotify, known[0])
@@ -113,9 +117,9 @@ class Names:
         return new
 
     def sync(self, number: int) -> bool:
-        """Request a call of `synced` with that number after all events that the kernel has queued by now.
+        """Request a call of `synced` with `number` after all events that the kernel has queued by now.
 
-        False where the process cannot be asked at present.
+        Return False where the opener process cannot be reached at present.
         """
         with self._lock:
             try:
@@ -127,11 +131,11 @@ class Names:
         return False
 
     def wait(self) -> None:
-        """Wait until files are opened as they come, but not for long: the process may be unable to start."""
+        """Block until the opener process is ready, at most `_START_SECONDS`."""
         self._ready.wait(_START_SECONDS)
 
     def close(self) -> None:
-        """Stop; the process and the thread have ended on return."""
+        """Stop the opener process and the thread. Blocks until both have ended."""
         self._closing.set()
         with self._lock:
             if self._channel is not None:
@@ -140,7 +144,7 @@ class Names:
         os.close(self._inotify)
 
     def _tell_watches(self) -> None:
-        """Tell the process of watches; where it takes no more, this goes on once it has taken some."""
+        """Send new watches to the opener process; `_receive` sends the rest once its socket has room."""
         by_watch: dict[WatchDescriptor, dict[str, list[str] | None]] = {watch: {} for watch in self._untold}
         for directory, (watch, patterns) in self._watched.items() if self._untold else ():
             if watch in by_watch:
@@ -182,13 +186,13 @@ class Names:
             with theirs:
                 try:
                     self._process = subprocess.Popen(
-                        # Without site packages, whatever the environment says.
+                        # Isolated and without site packages, so that the process starts fast.
                         [sys.executable, "-I", "-S", opener.__file__, str(self._inotify), str(theirs.fileno())],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.PIPE,
                         cwd="/",
-                        start_new_session=True,  # which Linux lets run sooner, where it groups sessions
+                        start_new_session=True,  # with autogroup scheduling, sched(7), it runs sooner
                         pass_fds=(self._inotify, theirs.fileno()),
                     )
                 except BaseException:
@@ -199,7 +203,7 @@ class Names:
             self._tell_watches()
 
     def _receive(self) -> str:
-        """Pass on the reports of the process until it ends; return how it ended."""
+        """Pass on the messages of the opener process until it ends; return the reason."""
         channel, process = self._channel, self._process
         if channel is None or process is None:
             return ""
@@ -237,7 +241,7 @@ class Names:
 
 def _decoded(data: bytes, files: Iterator[int]) -> Iterator[Named]:
     for kind, path, cookie, device, inode, opened in json.loads(data):
-        # Where this process has too many files open, the kernel passes fewer.
+        # The kernel passes fewer descriptors where this process is out of them (unix(7), SCM_RIGHTS).
         yield Named(kind, path, cookie, (device, inode) if inode else None, next(files, None) if opened else None)
 
 

@@ -1,4 +1,4 @@
-"""Which of the files that are followed are open: not more than half of what this process may have open."""
+"""Open files: a bounded set of descriptors, at most half of the process's limit."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from sources.taildir.tail import Tail
 
 
 class Opened:
-    """The open files. Where there would be too many, it closes others."""
+    """Open files, which are closed in least-recently-used order where there are too many."""
 
     def __init__(self, forget: Callable[[Tail], None], log: logging.Logger) -> None:
-        """`forget` is told of a file that no name leads to, when it was read to its end and has to be closed."""
+        """Call `forget` for a file without a name that was read to its end and has to be closed."""
         self._forget = forget
         self._log = log
         self._open: dict[Tail, None] = {}
-        """In order of last use."""
+        """Open files, the least recently used first."""
         self._relieved = False
         self.most = max(16, min(most_open() // 2, 16_384))
-        """Less once others were found to need more than the other half."""
+        """Maximum number of open files. It decreases when the process runs out of descriptors."""
 
     def open(self, tail: Tail) -> bool:
-        """Open it if it is not; whether its mark is another now. Raises as `Tail.open` does."""
+        """Open the file unless it is open; return True if that changed its mark.
+
+        Raises as `Tail.open` does.
+        """
         known = tail.mark
         if tail.fd is None:
             self._make_room()
@@ -38,13 +41,16 @@ class Opened:
         return tail.mark is not known
 
     def hold(self, tail: Tail, fd: int) -> None:
-        """It is open already."""
+        """Take the open descriptor `fd` for the file."""
         self._make_room()
         tail.hold(fd)
         self._use(tail)
 
     def relieve(self) -> bool:
-        """Where this process can open no more, keep a quarter less from now on; whether it can now."""
+        """Close files while the process is out of descriptors; return True if it can open files now.
+
+        The maximum shrinks each time by a quarter, permanently.
+        """
         while exhausted():
             before = len(self._open)
             self.most = min(self.most, before)
@@ -62,12 +68,12 @@ class Opened:
         return True
 
     def close(self, tail: Tail) -> None:
-        """Close it; it is followed still."""
+        """Close the file, but keep tracking it."""
         self._open.pop(tail, None)
         tail.close()
 
     def close_all(self) -> None:
-        """Close every one."""
+        """Close all open files."""
         for tail in list(self._open):
             self.close(tail)
 
@@ -76,10 +82,11 @@ class Opened:
         self._open[tail] = None
 
     def _make_room(self) -> None:
-        """Where too many are open, close a quarter of them.
+        """Close a quarter of the files where too many are open.
 
-        Of those used least recently, first what was read to its end. A file that has no name any more could never be
-        opened again: it is forgotten if it was read to its end, though its writer might go on, and kept if not.
+        Files read to their end are closed first, the least recently used first. A file without a name could not be
+        opened again. It is forgotten if it was read to its end, even though its writer may continue; else it stays
+        open.
         """
         if len(self._open) < self.most:
             return

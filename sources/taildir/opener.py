@@ -1,8 +1,8 @@
-"""Opens files as soon as the kernel names them: a program of its own, which `names.py` starts and talks to.
+"""Opener process: opens files as soon as inotify reports them. Started by `names.py`.
 
-Files may live for milliseconds. A thread of the agent would have to wait for Python's lock, which others hold for
-longer than that on a busy machine; this process waits for nobody. It needs the standard library only, and imports
-little of it, so that it is small and starts at once. It ends when the other end of its socket is closed.
+Files may live for milliseconds. A thread of the agent would have to wait for the GIL, which a busy machine delays for
+longer than that. So this is a process of its own. It imports little, and only of the standard library, to start fast.
+The process ends when the other end of its socket is closed.
 """
 
 from __future__ import annotations
@@ -24,28 +24,40 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CREATED, LEFT, ARRIVED, DELETED, OVERFLOW = "created", "left", "arrived", "deleted", "overflow"
-"""Kinds of reports about a name. `left` and `arrived` are the two halves of a rename, with one cookie."""
+"""Kinds of events of a name.
+
+`left` and `arrived` are the two halves of a rename, with one cookie.
+"""
 SYNC = "sync"
-"""Kind of the report that all events are handled which the kernel had queued when it was requested."""
+"""Kind of the reply that all events are handled that the kernel had queued before the request."""
 MOST_FILES = 64
-"""Open files in one message."""
+"""Maximum number of descriptors in one message."""
 MESSAGE_BYTES = 1 << 17
-"""No message is longer."""
+"""Maximum size of a message, in bytes."""
 _TEXT_BYTES = 1 << 15
-"""A message is full with so much; one more event, whose name may have 4096 bytes, fits in any case."""
+"""Size from which a message is full, in bytes of JSON.
+
+One more event, whose path may have 4096 bytes, fits in any case.
+"""
 _READ_BYTES = 1 << 14
 _MOST_WAITING = 1 << 16
-"""So many events may wait to be sent; with more the kernel's queue is left to fill, and to overflow."""
+"""Maximum number of unsent events.
+
+Beyond that the kernel's queue is not read, and may overflow.
+"""
 _RETRY_MS = 10
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
 _IN_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x4000, 0x8000, 0x40000000
 
 Told = tuple[str, str, int, int, int, bool]
-"""Kind, path, cookie, device and inode of the file found there (0: none), and whether it comes along, open."""
+"""Message about a name: kind, path, cookie, device and inode, and if a descriptor is attached.
+
+Device and inode are 0 where no file was found.
+"""
 
 
 class Event(NamedTuple):
-    """What the kernel says of a name in a directory."""
+    """Inotify event of a name in a watched directory."""
 
     watch: int
     mask: int
@@ -54,20 +66,23 @@ class Event(NamedTuple):
 
 
 class Opener:
-    """Turns the kernel's events into what is told, and opens files meanwhile."""
+    """Translation of inotify events to messages; it opens files on the way."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Told, int | None]] = deque()
-        """What is to be told, with open files."""
+        """Unsent messages, with their descriptors."""
         self._watched: dict[int, dict[str, list[re.Pattern[str]] | None]] = {}
-        """By watch, the directories that it is about: one, unless links lead to it; None where every name counts."""
+        """Directories by watch, with the name patterns of each; None where every name counts.
+
+        A watch has several directories where links lead to the same one.
+        """
         self._early: dict[int, list[Event]] = {}
-        """Events of watches of which nothing was heard yet."""
+        """Events of watches that the agent has not announced yet."""
 
     def watch(self, watch: int, directories: Mapping[str, Sequence[str] | None]) -> None:
-        """That watch is about these directories; of each, the patterns of new files' names."""
+        """Set the directories of a watch, with the patterns of new files' names; handle its early events."""
         self._watched[watch] = {
-            # Not joined into one pattern: flags such as (?i) are legal only where a pattern begins.
+            # Patterns stay separate: flags such as (?i) are legal only where a pattern begins.
             directory: None if patterns is None else [re.compile(pattern, re.ASCII) for pattern in patterns]
             for directory, patterns in directories.items()
         }
@@ -75,7 +90,7 @@ class Opener:
             self.handle(event)
 
     def handle(self, event: Event) -> None:
-        """Open the file, if one came, and have it told."""
+        """Queue the message for an inotify event, and open the file if one was created or moved in."""
         if event.mask & _IN_OVERFLOW:
             self.waiting.append(((OVERFLOW, "", 0, 0, 0, False), None))
         elif event.watch not in self._watched:
@@ -96,29 +111,29 @@ class Opener:
                     self._came(CREATED, path, 0)
 
     def sync(self, number: int) -> None:
-        """Report, behind everything that is queued already, that the request of that number is answered."""
+        """Queue the reply to sync request `number`, behind all messages queued so far."""
         self.waiting.append(((SYNC, "", number, 0, 0, False), None))
 
     def _came(self, kind: str, path: str, cookie: int) -> None:
         key, fd = (0, 0), None
         try:
-            # To open what is no regular file may have an effect on others.
+            # Opening a FIFO or a device may have side effects.
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 return
             key = status.st_dev, status.st_ino
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            status = os.fstat(fd)  # another may have come in its place
+            status = os.fstat(fd)  # the file may have been replaced between stat and open
             key = status.st_dev, status.st_ino
         except FileNotFoundError:
             if os.path.lexists(path):
-                return  # a link that leads nowhere yet
+                return  # a dangling link
         except OSError:
-            pass  # it may be read later; its reader says why it cannot
+            pass  # the reader tries again, and reports the error
         self.waiting.append(((kind, path, cookie, *key, fd is not None), fd))
 
     def send(self, channel: socket.socket) -> None:
-        """Send what waits. Raises OSError where it cannot be sent, or not now: then it waits still."""
+        """Send the queued messages. Raises OSError, BlockingIOError included: unsent messages stay queued."""
         while self.waiting:
             told: list[Told] = []
             files: list[int] = []
@@ -139,7 +154,7 @@ class Opener:
 
 
 def events(data: bytes) -> list[Event]:
-    """What was read of an inotify instance."""
+    """Parse the bytes read from an inotify descriptor (inotify(7))."""
     found, at = [], 0
     while at + 16 <= len(data):
         watch, mask, cookie, length = struct.unpack_from("iIII", data, at)
@@ -149,15 +164,15 @@ def events(data: bytes) -> list[Event]:
 
 
 def main(inotify: int, channel: socket.socket) -> None:
-    """Open files, and send them, until the other end is closed."""
-    # The signals of a terminal or a service manager are for the agent, which may read for a while yet.
+    """Open files and send their descriptors until the other end of the socket is closed."""
+    # Signals of a terminal or a service manager are for the agent, which still needs this process while it stops.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     channel.setblocking(False)
     opener, poll = Opener(), select.poll()
     poll.register(inotify, select.POLLIN)
     poll.register(channel, select.POLLIN)
-    channel.send(b"[]")  # it has started
+    channel.send(b"[]")  # readiness message
     while True:
         poll.modify(inotify, select.POLLIN if len(opener.waiting) < _MOST_WAITING else 0)
         retry = None
@@ -169,7 +184,7 @@ def main(inotify: int, channel: socket.socket) -> None:
             except OSError as e:
                 if e.errno != errno.ETOOMANYREFS:
                     return
-                retry = _RETRY_MS  # the kernel bounds how many open files are under way
+                retry = _RETRY_MS  # the kernel limits the descriptors in flight
             else:
                 poll.modify(channel, select.POLLIN)
         for fd, _ in poll.poll(retry):
@@ -195,7 +210,7 @@ def main(inotify: int, channel: socket.socket) -> None:
                                 opener.handle(event)
                     opener.sync(directories)
                 with contextlib.suppress(BlockingIOError):
-                    channel.send(b"[]")  # there is room for more commands
+                    channel.send(b"[]")  # acknowledge, so that the agent sends more watches
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which of the files that are followed is under a path, or was there last."""
+"""Index from path to the tracked file that has, or last had, that path."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from sources.taildir.tail import Tail
 
 
 class Places:
-    """Files by their paths, and by those that symbolic links lead to.
+    """Tracked files by path, and by the path that a symbolic link leads to.
 
-    What it costs to put one does not depend on how many there are.
+    The cost of an update does not depend on the number of files.
     """
 
     def __init__(self) -> None:
         self._tails: dict[str, list[Tail]] = {}
-        """By path, all files of that path; the last of them is there now, or else was there last."""
+        """Files by path; the last in each list has that path, or was the last to have it."""
         self._paths: dict[Tail, set[str]] = {}
-        """Where each was put."""
+        """Paths under which each file is in the index."""
 
     def get(self, path: str) -> Tail | None:
-        """The file that is there now, or was there last. Any thread."""
+        """Return the file that has, or last had, that path; None where there is none. Thread-safe."""
         tails = self._tails.get(path)
         return tails[-1] if tails else None
 
     def put(self, tail: Tail) -> None:
-        """It has come, or its paths, or whether a name leads to it, are others now."""
+        """Add a file, or update it after a change of `path`, `real` or `named`."""
         before, now = self._paths.get(tail, set()), {tail.path, tail.real}
         self._paths[tail] = now
-        for path in now:  # others may ask meanwhile: it is missing at no moment
+        for path in now:  # replaced atomically: other threads read meanwhile
             self._set(path, [*(other for other in self._tails.get(path, ()) if other is not tail), tail])
         for path in before - now:
             self._set(path, [other for other in self._tails[path] if other is not tail])
 
     def drop(self, tail: Tail) -> None:
-        """It is followed no longer."""
+        """Remove a file that is no longer tracked."""
         for path in self._paths.pop(tail, ()):
             self._set(path, [other for other in self._tails[path] if other is not tail])
 

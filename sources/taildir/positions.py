@@ -1,4 +1,4 @@
-"""Positions on disk: Flume's position file, and beside it a journal with what proves each file to be the same."""
+"""File offsets on disk: Flume's position file, and a journal with fingerprints of each file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sources.taildir.tail import Mark, Tail
 
 _HEADER = '{"journal":2}\n'
 _FIRST_HEADER = '{"journal":1}\n'
-"""Of journals whose lines have neither a number nor a checksum."""
+"""Header of the first journal format, whose lines have neither a number nor a checksum."""
 _LINE = re.compile(rb"(\d{1,15}) ([0-9a-f]{8}) (\{.*\})\n?")
 _SMALL = 1 << 20
-"""A journal of so many bytes is not worth writing anew."""
+"""Minimum growth of the journal before it is rewritten, in bytes."""
 
 
 class _Position(msgspec.Struct):
-    """An entry of Flume's position file."""
+    """Entry of Flume's position file."""
 
     inode: int
     pos: int
@@ -36,7 +36,7 @@ class _Position(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct, tag_field="is", tag="file"):
-    """A line of the journal: a file as it is now. The last one of its `id` counts."""
+    """Journal line: the present state of a file. The last line of each `id` counts."""
 
     id: int
     inode: int
@@ -48,7 +48,7 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
     mark: Mark | None
 
     def tail(self) -> Tail:
-        """The file, not yet found."""
+        """Return the file as a `Tail` that is not found yet."""
         return Tail(
             self.file,
             inode=self.inode,
@@ -61,13 +61,13 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
 
 
 class _Gone(msgspec.Struct, tag_field="is", tag="gone"):
-    """A line of the journal: that file is followed no longer."""
+    """Journal line: the file is no longer tracked."""
 
     id: int
 
 
 class _Wrote(msgspec.Struct, tag_field="is", tag="wrote"):
-    """A line of the journal: fingerprints of the position file there is, and of the one that is written next."""
+    """Journal line: fingerprints of the present position file, and of the one to be written next."""
 
     old: str
     new: str
@@ -77,15 +77,18 @@ _Line = _Entry | _Gone | _Wrote
 
 
 class PositionFile:
-    """Flume's position file, `[{"inode":N,"pos":N,"file":"/abs"}]`, so that Flume and this source can take turns.
+    """Flume's position file, `[{"inode":N,"pos":N,"file":"/abs"}]`, with a journal.
 
-    What changes is appended to `<positionFile>.journal` and synced, which costs the same beside ten files and beside
-    ten thousand. Flume's file is written anew every `interval` seconds, and at the end. The journal is right while
-    the position file is one that was written here; else Flume or an operator has changed or removed it, and then it
-    is right and the journal only proves which file is which.
+    Flume and this source can use the file in turn. It is replaced every `interval` seconds, and at the end. Changes
+    are appended to `<positionFile>.journal` and synced; the cost does not depend on the number of files.
 
-    Each line of the journal has a number and a checksum. One that is damaged or missing is skipped and told of: the
-    file that it was about is read again from an earlier position. Flume's file leaves out what was deleted.
+    The journal counts while the position file is one that this class wrote. Otherwise Flume or an operator changed or
+    removed the position file: then its offsets count, and the journal only identifies the files.
+
+    Each line of the journal has a number and a checksum. Damaged or missing lines are skipped and logged; their files
+    are read again from an earlier offset. Deleted files are in the journal only.
+
+    At most one source can open a position file: `<positionFile>.lock` is locked with flock(2).
     """
 
     def __init__(self, path: Path, interval: float = 0.0) -> None:
@@ -95,21 +98,22 @@ class PositionFile:
         self._lock: int | None = None
         self._journal: int | None = None
         self._size = self._most = 0
-        """Bytes in the journal, and how many make it worth writing it anew."""
+        """Size of the journal in bytes, and the size from which it is rewritten."""
         self._wrote = _Wrote("", "")
-        """What the position file may be, should this process end now."""
+        """Fingerprints of the position file that count if this process ends now."""
         self._behind = True
-        """Whether the journal knows more than the position file."""
+        """True if the journal is newer than the position file."""
         self._written_at = -math.inf
         self._number = 0
-        """Of the last line of the journal."""
+        """Number of the last line of the journal."""
         self.notes: list[str] = []
-        """What is odd about what was read: sentences for the log."""
+        """Warnings about the content that was read, as sentences for the log."""
 
     def open(self) -> list[Tail]:
-        """Lock it and read it: the files it names, none of them found yet.
+        """Lock and read the position file; return its files, none of them found yet.
 
-        Raises Retry where another source has it or it cannot be written, FlafkaError where it makes no sense.
+        Raises Retry where another source has locked it or it cannot be written, FlafkaError where its content is
+        invalid.
         """
         try:
             self._take_directory()
@@ -120,7 +124,10 @@ class PositionFile:
         return self.read()
 
     def _take_directory(self) -> None:
-        """Make the directory and lock the file in it. Raises OSError, BlockingIOError where another source has it."""
+        """Create the directory and lock the position file.
+
+        Raises BlockingIOError where another source has locked it, OSError where it cannot be written.
+        """
         make_directory(self.path.parent)
         if self.path.exists() and not os.access(self.path, os.W_OK, effective_ids=True):
             raise PermissionError("it is read-only")
@@ -130,7 +137,10 @@ class PositionFile:
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def read(self) -> list[Tail]:
-        """The files it names, without locking it. FlafkaError where it makes no sense."""
+        """Read the position file without locking; return its files, none of them found yet.
+
+        Raises FlafkaError where the content is invalid, Retry where a file cannot be read.
+        """
         data = _content(self.path)
         entries = self._read_journal()
         if entries and _is_wiped(data):
@@ -139,7 +149,7 @@ class PositionFile:
             )
             return [entry.tail() for entry in entries]
         try:
-            # Flume leaves an empty file where nothing matches. The standard library reads names that are not UTF-8.
+            # Flume leaves an empty file where nothing matches. The json module accepts names that are not UTF-8.
             positions = msgspec.convert(json.loads(data), list[_Position]) if data.strip() else []
         except (ValueError, RecursionError) as e:
             raise _senseless(self.path, str(e)) from e
@@ -162,7 +172,7 @@ class PositionFile:
                 )
             tail.position = max(0, found.pos)
             if tail.position and tail.mark is not None and not tail.mark.length:
-                tail.mark = None  # it was empty then, which is no proof of what Flume has read since
+                tail.mark = None  # a fingerprint of an empty file proves nothing about data that Flume read since
             tails.append(tail)
         return tails
 
@@ -203,9 +213,9 @@ class PositionFile:
         return list(entries.values())
 
     def save(self, changed: Iterable[Tail], tails: Iterable[Tail], *, last: bool = False) -> None:
-        """Make durable what changed among these files. Raises OSError, and then nothing counts as saved.
+        """Commit the offsets of the changed files durably. Raises OSError, and then nothing counts as saved.
 
-        Flume's file follows when it is due, or at once for the `last` time.
+        Flume's file is written too if its interval has passed, or if this is the `last` call.
         """
         changed = list(changed)
         if changed:
@@ -214,7 +224,7 @@ class PositionFile:
         now = time.monotonic()
         if self._behind and (last or now - self._written_at >= self._interval):
             data = _json([_Position(tail.inode, tail.position, tail.path) for tail in tails if not tail.deleted])
-            if not data.isascii():  # Flume reads it in the encoding of its host
+            if not data.isascii():  # Flume reads the file in the default charset of its host
                 data = json.dumps(json.loads(data), separators=(",", ":")).encode()
             self._wrote.new = _fingerprint(data)
             self._append([self._wrote], tails)
@@ -227,7 +237,7 @@ class PositionFile:
             self._rewrite(tails)
             return
         data, number = _encoded(lines, self._number)
-        # Over what a failed attempt may have left.
+        # A failed write may have left part of a line.
         os.ftruncate(self._journal, self._size)
         written = 0
         while written < len(data):
@@ -240,14 +250,14 @@ class PositionFile:
         lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
         data = _HEADER.encode() + lines
         self._release()
-        if not self.path.parent.exists():  # somebody has removed it while the agent runs
+        if not self.path.parent.exists():  # the directory was removed while the agent runs
             self._take_directory()
         self._journal = replace(self._journal_path, data)
         self._size = len(data)
         self._most = _SMALL + 3 * self._size
 
     def problems(self) -> Iterator[str]:
-        """What would keep it from being opened, without touching anything."""
+        """Yield every reason why the position file cannot be opened. Without side effects."""
         try:
             self.read()
         except FlafkaError as e:
@@ -262,11 +272,11 @@ class PositionFile:
             yield self.unwritable(NotADirectoryError(f"{directory} is not a directory"))
 
     def unwritable(self, error: OSError) -> str:
-        """What to tell of it when it cannot be written."""
+        """Return the error text for a position file that cannot be written."""
         return f"positionFile {self.path} cannot be written, so nothing is read: {error.strerror or error}"
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Close the journal and release the lock."""
         self._release()
         self._unlock()
 
@@ -288,7 +298,7 @@ def _line(tail: Tail) -> _Line:
 
 
 def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
-    """These lines of the journal behind the one with that number; and the number of the last of them."""
+    """Encode lines of the journal, numbered from `number` + 1; return the bytes and the last number."""
     encoded = []
     for line in lines:
         number += 1
@@ -300,12 +310,12 @@ def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
 def _json(found: _Line | list[_Position]) -> bytes:
     try:
         return msgspec.json.encode(found)
-    except UnicodeEncodeError:  # a name that is not UTF-8: the standard library writes it, ten times as slowly
+    except UnicodeEncodeError:  # the name is not UTF-8: json accepts it, ten times as slowly
         return json.dumps(msgspec.to_builtins(found), separators=(",", ":")).encode()
 
 
 def _decoded(line: bytes) -> tuple[int, _Line]:
-    """The number of a line of the journal, and the line. ValueError where it is damaged."""
+    """Decode a journal line; return its number and content. Raises ValueError where it is damaged."""
     parts = _LINE.fullmatch(line)
     if parts is None or int(parts[2], 16) != _checksum(int(parts[1]), parts[3]):
         raise ValueError("it is damaged")
@@ -319,7 +329,7 @@ def _checksum(number: int, text: bytes) -> int:
 def _entry_without_checksum(line: bytes) -> _Line:
     found = msgspec.convert(json.loads(line), _Entry | _Gone | _Wrote)
     if isinstance(found, _Entry) and found.mark is not None and found.pos > found.mark.offset:
-        # Nothing proves the later one of the two: what is between them is rather read again than passed over.
+        # Nothing proves the later offset: rather repeat the data in between than lose them.
         found.pos = found.mark.offset
     return found
 
@@ -334,7 +344,7 @@ def _content(path: Path) -> bytes:
 
 
 def _is_wiped(data: bytes) -> bool:
-    """Whether a file system has kept its size and lost its content."""
+    """Return True if the data are only zeros, as a file system may leave them after a power loss."""
     return bool(data) and not data.strip(b"\0")
 
 
@@ -350,7 +360,7 @@ def _fingerprint(data: bytes) -> str:
 
 
 def _is(fd: int, path: Path) -> bool:
-    """Whether the open file is the one under that path."""
+    """Return True if the open file is the one at that path."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

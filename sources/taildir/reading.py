@@ -1,4 +1,4 @@
-"""Reads the next events of one file that `taildir` follows."""
+"""Reader of the next events of a tracked file."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from sources.troubles import Troubles
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BATCH_BYTES = 512 << 10
-"""A batch is full at so many bytes, or at `batchSize` lines."""
+"""Size from which a batch is full, in bytes; `batchSize` limits its events."""
 TURN_BYTES = 16 * BATCH_BYTES
-"""So much of one file is read before the next has its turn; more than the longest line."""
+"""Maximum number of bytes read from one file before the next file; more than the longest line."""
 assert TURN_BYTES > MAX_LINE + 1
 
 
 class Due(NamedTuple):
-    """A file to read."""
+    """File with data to read."""
 
     tail: Tail
     until: int
-    """Offset up to which to read."""
+    """File offset up to which to read, exclusive."""
     more: bool
-    """Whether it has more than that."""
+    """True if the file has data from `until` on."""
     complete: bool
-    """Whether its last lines make an event, even if it might go on."""
+    """True if the last lines make an event, even where continuation lines could follow."""
     final: bool
-    """Whether an unfinished last line counts as well."""
+    """True if an unfinished last line counts as a line."""
     modified: int
     """Modification time of the file, in nanoseconds since the epoch."""
 
 
 class EventReader:
-    """Reads files from their positions on, and knows which of them are to be looked at again."""
+    """Reader of tracked files from their offsets; it knows which files to check again."""
 
     def __init__(
         self, config: TaildirConfig, files: Files, troubles: Troubles, metrics: Metrics, log: logging.Logger
@@ -48,14 +48,17 @@ class EventReader:
         self._config, self._files, self._troubles, self._metrics, self._log = config, files, troubles, metrics, log
         self._multiline = config.multiline()
         self.behind: set[Tail] = set()
-        """Files that have more to read."""
+        """Files with more data to read."""
         self.holding: set[Tail] = set()
-        """Files whose last event may go on."""
+        """Files whose last event waits for continuation lines."""
         self._utf16: set[str] = set()
-        """Paths of files in UTF-16, of which a warning was logged."""
+        """Paths of UTF-16 files for which a warning was logged."""
 
     def read(self, due: Due, room: int, space: int) -> Events | None:
-        """At most `room` events, about `space` bytes. None where none is complete, or the file cannot be read."""
+        """Return at most `room` events, of about `space` bytes.
+
+        None where no event is complete, or the file is unreadable, which is logged as a rate-limited warning.
+        """
         tail = due.tail
         try:
             self._files.open(tail)
@@ -69,13 +72,13 @@ class EventReader:
         return events
 
     def _complete(self, due: Due, room: int, space: int) -> Events | None:
-        """As `read`, without its errors."""
+        """Read as `read` does. Raises ChangedError and OSError."""
         tail, limit, events = due.tail, space, None
         while events is None:
             data = tail.rest(due.until) if due.final else tail.read(limit, due.until)
             if not tail.provable:
-                # The proof of a new file must be on disk before its first lines go: should they not be stored, and
-                # the file be renamed while we are down, nothing else would find it.
+                # Commit the fingerprint of a new file before its first lines are delivered. Without it, a file
+                # renamed while the agent is down would not be identified, and its undelivered lines would be lost.
                 tail.mark = tail.mark_at(tail.position)
                 self._files.unsaved.add(tail)
             tail.held = b""
@@ -89,13 +92,13 @@ class EventReader:
             if cut:
                 self._metrics.add("LineSplitCount")
             left = due.until - tail.position
-            # Where a whole turn has no end of an event, waiting for one would be for ever.
+            # An event longer than a turn would never end: split it.
             complete = cut or (limit >= left and (due.complete or left >= TURN_BYTES))
             events = self._events(tail, data, room, complete=complete)
             tail.held = data[events.size :] if events else data
             if limit >= left:
                 break
-            limit *= 4  # an event is longer than that
+            limit *= 4  # the event is longer than `limit`
         (self.holding.add if tail.held else self.holding.discard)(tail)
         return events
 
@@ -112,9 +115,10 @@ class EventReader:
         )
 
     def _skip_nuls(self, tail: Tail, *, final: bool) -> bool:
-        """Skip NULs before all text, which a writer leaves that did not notice a truncation; whether there are any.
+        """Skip NULs at the beginning of a file; return True if there were any.
 
-        Where there is no text yet, it may still come before them, unless this is `final`.
+        A writer without O_APPEND leaves them after a truncation. Where the file has NULs only, the writer may still
+        put text at its beginning: they are skipped only if `final`.
         """
         assert tail.fd is not None
         text = os.fstat(tail.fd).st_size if (found := tail.first_text()) is None and final else found
@@ -135,7 +139,7 @@ class EventReader:
         return True
 
     def _compressed(self, tail: Tail, data: bytes) -> bool:
-        """Whether it is a file that a rotation has compressed."""
+        """Return True if the file is compressed, which is logged once."""
         if tail.position or not data.startswith(COMPRESSED):
             return False
         if not tail.compressed:
@@ -144,7 +148,7 @@ class EventReader:
         return True
 
     def _warn_of_utf16(self, tail: Tail, data: bytes) -> None:
-        """Log a warning, one a path, where a file begins with the byte order mark of UTF-16."""
+        """Log a warning, once per path, if the file begins with a byte order mark of UTF-16."""
         if tail.position == 0 and data.startswith(_UTF16) and tail.path not in self._utf16:
             self._utf16.add(tail.path)
             self._log.warning(
@@ -154,12 +158,12 @@ class EventReader:
             )
 
     def _start_again(self, due: Due, room: int, space: int) -> Events | None:
-        """It was emptied, or is another file by now: read it from its start."""
+        """Read a truncated or replaced file from its start; emit buffered lines of its former content first."""
         tail = due.tail
         if tail.fd is None and not tail.matched:
-            self._files.forget(tail)  # another file took its inode, which is nobody's business here
+            self._files.forget(tail)  # another file, which no group matches, reused its inode
             return None
-        # The last event, which might have gone on, is in no file any more.
+        # The buffered last event is in no file any more: emit it now.
         held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)
         self._files.restart(tail)
         if held:
@@ -168,15 +172,15 @@ class EventReader:
         return self.read(due._replace(complete=False, final=False), room, space)
 
     def go_on_with(self, tail: Tail) -> None:
-        """The next look is at that file again, without waiting."""
+        """Check the file again at the next poll, without waiting."""
         tail.seen = None
         self.behind.add(tail)
 
     def unreadable(self, tail: Tail, error: OSError) -> None:
-        """Say so, once; it is tried again."""
+        """Log a rate-limited warning about an unreadable file, which is tried again."""
         tail.seen = None
         if isinstance(error, FileNotFoundError):
-            return  # renamed or deleted this moment: the next look everywhere finds it
+            return  # renamed or deleted just now: the next full scan finds it
         self._troubles.report(tail.path, f"{tail.path} cannot be read, it is tried again: {error.strerror or error}")
         if tail.named:
             self._files.close(tail)

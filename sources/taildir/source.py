@@ -1,4 +1,4 @@
-"""The source `taildir`: the loop that looks, reads, yields and saves."""
+"""Source `taildir`: the loop that scans, reads, yields batches and commits offsets."""
 
 from __future__ import annotations
 
@@ -22,31 +22,37 @@ from sources.taildir.watch import Watch
 from sources.troubles import Troubles
 
 _LEAST_BYTES = BATCH_BYTES // 8
-"""With less space than that left in a batch, the next file's lines wait for the next."""
+"""Remaining space of a batch, in bytes, below which lines of the next file go to the next batch."""
 STOPPING_SECONDS = 0.1
-"""So late it is seen, amid a wait, that the agent stops."""
+"""Maximum delay until a waiting source notices that the agent stops."""
 _GLANCE_SECONDS = 0.01
-"""While writes are not watched, all files are looked at after so long, or later where that would take more than a
-twentieth of the time."""
+"""Minimum time between two polls of all files while writes are not watched.
+
+Polls take at most a twentieth of the time.
+"""
 _ORDER_SECONDS = 1.0
-"""Longest time that a new file waits until the kernel's reports about its predecessors are handled."""
+"""Maximum time that a new file waits until all events about its predecessors are handled."""
 _MISSED_SECONDS = 600.0
 """Time for which the agent's health shows that files were, or may have been, missed."""
 
 
 class TaildirSource(Source[TaildirConfig]):
-    """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
+    """Tail growing files through rotation, at least once.
 
-    A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. Files are opened
-    as soon as the kernel reports them, by a separate process, so that they can be read after they were deleted. One
-    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes, and
-    so is one that was closed as idle, grew, and was gone before it was opened again.
-    Where a file that was not open is gone, or holds something else, reading goes on in a rotated copy in its
-    directory, plain or compressed with gzip, bzip2, xz or zstd, if that copy holds what was read; other compressed
-    files are not read. What was written to such a file after it was copied is lost, and the log says so. A copy that
-    was found before its file was gone is a file of its own. What was not read of an open file when `copytruncate`
-    truncates it is lost. The NULs that such a file begins with when its writer does not append are skipped and
-    counted (`NulByteCount`).
+    A kill repeats at most one batch, the one not stored yet. A line is read once a newline ends it, or once its file
+    was renamed or deleted and has been idle.
+
+    A separate process opens files as soon as inotify reports them, so that they can be read after a deletion. A file
+    that was deleted even earlier is counted (`FileMissedCount`) and degrades the agent's health for ten minutes. The
+    same holds for a file that was closed as idle, grew, and was deleted before it was opened again.
+
+    If a closed file is gone, or has other content, reading continues in its rotated copy. The copy must be in the
+    same directory and contain what was read. It may be plain or compressed with gzip, bzip2, xz or zstd. Other
+    compressed files are not read. Data written to a file after it was copied are lost, and the log says so. A copy
+    that was found while its file was still there counts as a separate file.
+
+    When `copytruncate` truncates an open file, unread data are lost. A writer that does not append leaves NULs at the
+    beginning of such a file, which are skipped and counted (`NulByteCount`).
     """
 
     type_name = "taildir"
@@ -57,10 +63,10 @@ class TaildirSource(Source[TaildirConfig]):
         super().__init__(config, name)
         self._held = ExitStack()
         self._looked_at: Files | None = None
-        """For `followed`, which other threads call at any time."""
+        """Tracked files for `followed`, which other threads may call at any time."""
 
     def open(self) -> None:
-        """Read the positions and find the files. Raises Retry while the position file cannot be used."""
+        """Read the offsets and find the files. Raises Retry while the position file is unusable."""
         config = self.config
         self._troubles = Troubles(self.log, self.metrics)
         self._positions = PositionFile(config.position_path, config.write_position_interval / 1000)
@@ -95,14 +101,14 @@ class TaildirSource(Source[TaildirConfig]):
         self._next_look = self._next_glance = 0.0
         self._found = False
         self._shown: dict[str, tuple[str, float]] = {}
-        """By kind, what the agent's health shows, and until when on the monotonic clock."""
+        """Health messages by kind, each with the monotonic time until which it is shown."""
         self._postponed: dict[Tail, float] = {}
-        """New files that are read once their predecessors are known, and when at the latest."""
-        self._watch_directories()  # before the first look, so that nothing comes between the two
+        """New files that wait for their predecessors, each with the monotonic time of its deadline."""
+        self._watch_directories()  # before the first scan, or files created in between would be missed
         self._watch.settle()
         self._files.scan(skip_to_end=config.skip_to_end)
         try:
-            # Before anything is read: what skipToEnd skips now must not be skipped anew after a crash.
+            # Commit before reading: after a crash, skipToEnd must not skip lines written since this start.
             self._positions.save(self._files, self._files)
         except OSError as e:
             raise Retry(self._positions.unwritable(e)) from e
@@ -111,20 +117,20 @@ class TaildirSource(Source[TaildirConfig]):
         self._held.callback(lambda: self._save(last=True))
 
     def followed(self) -> list[FollowedFile]:
-        """Those that were found, by the names they have now."""
+        """Return the tracked files that were found, by their present paths. Thread-safe."""
         tails = self._looked_at.followed if self._looked_at is not None else []
         return [FollowedFile(tail.path, tail.position) for tail in tails]
 
     def close(self) -> None:
-        """Save what is known, and let go of every file."""
+        """Save the offsets, and close all files and watches."""
         self._held.close()
 
     def exclusive(self) -> Mapping[Path, str]:
-        """Its position file."""
+        """Return the position file, which no other source may use."""
         return {self.config.position_path: "positionFile"}
 
     def probe(self) -> Iterator[str]:
-        """What is wrong with the position file, and directories and files that cannot be read."""
+        """Yield faults of the position file, and unreadable directories and files."""
         yield from PositionFile(self.config.position_path).problems()
         for group in self.config.groups():
             try:
@@ -137,31 +143,34 @@ class TaildirSource(Source[TaildirConfig]):
                     yield f"{path} cannot be read: Permission denied"
 
     def sets_headers(self) -> Collection[str]:
-        """Those that its options name."""
+        """Return the names of the headers that the options set."""
         config = self.config
         names = [key.partition(".")[2] for key in config.headers]
         names += [config.file_header_key] * config.file_header + [OFFSET_HEADER] * config.byte_offset_header
         return names
 
     def batches(self) -> Iterator[Batch]:
-        """Look, and wait for a reason to look again, until stopping."""
+        """Yield batches: read all changed files, wait for the next change, until stopping."""
         while not self.stopping.is_set():
             yield from self.look()
             if not self._reader.behind:
                 self._wait()
 
     def stored(self, batch: Batch) -> None:
-        """Save how far the files of that batch are stored, before the next batch is offered."""
+        """Commit the offsets of the batch durably. Blocking; errors are logged and delay the next batch."""
         for events in self._yielded:
             events.tail.advance(events.mark)
             self._files.unsaved.add(events.tail)
         self._yielded = []
         self._save()
 
-    # --- looking
+    # --- reading
 
     def look(self) -> Generator[Batch, None, bool]:
-        """One pass over all files that may have grown. Whether `maxBatchCount` kept it from the end of one."""
+        """Read all files that may have grown, once, and yield their batches.
+
+        Return True if `maxBatchCount` ended the reading of a file.
+        """
         cut_short = False
         pieces: list[Events] = []
         room, space = self.config.batch_size, BATCH_BYTES
@@ -170,7 +179,7 @@ class TaildirSource(Source[TaildirConfig]):
         for due in dues:
             tail = due.tail
             batches = 0
-            if tail.predecessor in unfinished:  # its lines would overtake those of the same log
+            if tail.predecessor in unfinished:  # its lines would overtake lines of its predecessor
                 unfinished.add(tail)
                 self._reader.go_on_with(tail)
                 continue
@@ -189,7 +198,7 @@ class TaildirSource(Source[TaildirConfig]):
                 room -= events.number
                 space -= events.size
                 if not more and room and space > _LEAST_BYTES:
-                    break  # nothing complete is left in this file, and the next one's fit in as well
+                    break  # no complete event is left in this file, and the batch has space for the next file
                 yield from self._offer(pieces)
                 pieces, room, space = [], self.config.batch_size, BATCH_BYTES
                 batches += 1
@@ -201,7 +210,7 @@ class TaildirSource(Source[TaildirConfig]):
         return cut_short
 
     def _due(self) -> list[Due]:
-        """Files to read, in the order of their last change."""
+        """Return the files to read, in the order of their modification times, but each after its predecessor."""
         now = time.monotonic()
         hints = self._watch.take()
         tails: Mapping[Tail, os.stat_result | None]
@@ -252,9 +261,9 @@ class TaildirSource(Source[TaildirConfig]):
     def _due_of(
         self, tail: Tail, status: os.stat_result | None, now: float, *, succeeded: bool = False
     ) -> Due | None:
-        """Return what is to be read of a file now; None where there is nothing.
+        """Return what to read of a file now, or None where there is nothing.
 
-        `succeeded` says that the lines of a successor wait, so that the last event of this file does not go on.
+        `succeeded` says that lines of a successor wait, so no continuation line follows the last event of this file.
         """
         try:
             status = status or tail.status()
@@ -262,7 +271,7 @@ class TaildirSource(Source[TaildirConfig]):
             self._reader.unreadable(tail, e)
             return None
         if status is None:
-            return None  # the next look everywhere finds what became of it
+            return None  # the next full scan finds the file
         if status.st_size <= tail.position:
             tail.grown = False
         state = (status.st_size, status.st_mtime_ns)
@@ -278,11 +287,10 @@ class TaildirSource(Source[TaildirConfig]):
         return Due(tail, until, until < status.st_size, complete, final, status.st_mtime_ns)
 
     def _in_order(self, found: list[Due], now: float, synced: int) -> list[Due]:
-        """Put what is left of a rotated file before its successor.
+        """Order the files so that the rest of a rotated file is read before its successor.
 
-        The predecessor's size is read after the successor's: what the writer wrote before it turned to the new file
-        is there by then. Modification times do not tell the order, because the kernel's clock for them ticks every
-        few milliseconds.
+        The predecessor's size is read after the successor's: data written before the rotation are visible by then.
+        Modification times do not tell the order, because the kernel's clock for them ticks every few milliseconds.
         """
         waited, self._postponed = self._postponed, {}
         if all(due.tail.predecessor is None for due in found):
@@ -311,7 +319,10 @@ class TaildirSource(Source[TaildirConfig]):
         return ordered
 
     def _waits(self, due: Due, now: float, synced: int, until: float) -> bool:
-        """Postpone a new file while files may be unreported that came between its predecessor and it."""
+        """Postpone a file while inotify events about files between its predecessor and it may be pending.
+
+        Return True if the file is postponed.
+        """
         tail, earlier = due.tail, due.tail.predecessor
         if earlier is None or earlier.gone or due.until <= tail.position:
             return False
@@ -343,7 +354,7 @@ class TaildirSource(Source[TaildirConfig]):
                 self._files.excuse([directory])
 
     def _tell_missed(self) -> None:
-        """Count files that were gone before they could be opened, and show that for a while."""
+        """Count missed files, and show them in the agent's health for a while."""
         if missed := self._files.ledger.missed:
             self.metrics.add("FileMissedCount", len(missed))
             text = (
@@ -355,13 +366,13 @@ class TaildirSource(Source[TaildirConfig]):
             missed.clear()
 
     def _show(self, kind: str, text: str) -> None:
-        """Show that text in the agent's health for a while, in place of an earlier one of its kind."""
+        """Show a text in the agent's health for a while, in place of an earlier one of its kind."""
         shown = {**self._shown, kind: (text, time.monotonic() + _MISSED_SECONDS)}
         self._shown = shown
         self.metrics.degraded = lambda: "; ".join(text for text, until in shown.values() if time.monotonic() < until)
 
     def _quiet(self, tail: Tail, now: float) -> bool:
-        """Whether it has not grown for so long that its last event will not go on."""
+        """Return True if the file has not changed for `multiline.timeout`, so that its last event is complete."""
         return now - tail.changed_at >= self.config.multiline_timeout / 1000
 
     def _wait(self) -> None:
@@ -372,11 +383,11 @@ class TaildirSource(Source[TaildirConfig]):
         until = min(until, *self._postponed.values(), until)
         while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
             if self._watch.wait(min(left, STOPPING_SECONDS)):
-                # Lines that come one by one shall not become batches of one each.
+                # Linger, so that lines written one by one do not become batches of one event.
                 self.stopping.wait(self._pace.patience())
                 return
 
-    # --- yielding and saving
+    # --- yielding batches and committing offsets
 
     def _offer(self, pieces: list[Events]) -> Iterator[Batch]:
         while self._files.unsaved and not self._save():
@@ -389,7 +400,7 @@ class TaildirSource(Source[TaildirConfig]):
         yield batch
 
     def _save(self, *, last: bool = False) -> bool:
-        """Save what changed; False where that fails, which stops the reading until it works."""
+        """Commit the changed offsets; return False, and log an error, where that fails."""
         try:
             self._positions.save(self._files.unsaved, self._files, last=last)
         except OSError as e:

@@ -1,4 +1,4 @@
-"""One followed file: what proves it to be the same file, and whole lines of it."""
+"""Tracked file: its identity, its offset, and reads of whole lines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import time
 import msgspec
 
 HEAD = 1024
-"""So many first bytes of a file belong to its identity."""
+"""Number of bytes at the start of a file that identify it."""
 TAIL = 64
-"""So many bytes before the position do as well."""
+"""Number of bytes before the file offset that identify it, too."""
 MAX_LINE = 4 << 20
-"""A longer line is cut into events of so many bytes: one line must exhaust neither memory nor a Kafka record."""
+"""Maximum size of a line, in bytes; a longer line becomes several events.
+
+Otherwise one line could exhaust memory, or exceed the size limit of a Kafka record.
+"""
 
 _PIECE = 1 << 16
 
@@ -26,35 +29,38 @@ _ids = itertools.count(1)
 
 
 class ChangedError(Exception):
-    """What was read of the file is no longer in it: it was truncated, or another file took its inode."""
+    """Content that was read is no longer in the file: it was truncated, or its inode was reused."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A place in a file, with fingerprints of what stands before it. Files that are followed only grow."""
+    """File offset, with fingerprints of bytes before it. Tracked files only grow."""
 
     offset: int = 0
     length: int = 0
-    """Bytes in the fingerprint of the head: up to `HEAD`, as many as there were."""
+    """Number of bytes in the fingerprint of the head, at most `HEAD`."""
     head: str = ""
     tail: str = ""
 
     @classmethod
     def at(cls, fd: int, offset: int) -> Mark:
-        """The mark of that place in the file as it is now."""
+        """Return the mark of an offset in the file as it is now."""
         head = os.pread(fd, HEAD, 0)
         return cls(offset, len(head), _fingerprint(head), _fingerprint(_before(fd, offset)))
 
     def begins(self, head: bytes) -> bool:
-        """Whether a file that begins so, with `HEAD` bytes if it has as many, begins as this one."""
+        """Return True if `head` begins with the fingerprinted head.
+
+        `head` is the first `HEAD` bytes of a file, or all of a shorter file.
+        """
         return len(head) >= self.length and _fingerprint(head[: self.length]) == self.head
 
     def holds(self, fd: int) -> bool:
-        """Whether the file still has the same bytes there."""
+        """Return True if the open file has the fingerprinted bytes."""
         head = os.pread(fd, self.length, 0) if self.length else b""
         return self.stands(head, _before(fd, self.offset))
 
     def stands(self, head: bytes, before: bytes) -> bool:
-        """Whether it is that place in a file that begins so, and has these bytes before the offset."""
+        """Return True if the fingerprints match the head of a file and the bytes `before` the offset."""
         return self.begins(head) and _fingerprint(before) == self.tail
 
 
@@ -68,9 +74,9 @@ def _fingerprint(data: bytes) -> str:
 
 
 class Tail:
-    """One file and how far it was stored. It is known by device and inode, whatever it is called.
+    """Tracked file with its committed offset. Device and inode identify it, whatever its name is.
 
-    `mark` proves that it is still the same; None for a position that Flume wrote.
+    `mark` proves that its content is still the same; None for an offset that Flume wrote.
     """
 
     def __init__(
@@ -85,77 +91,89 @@ class Tail:
         real: str = "",
     ) -> None:
         self.id = next(_ids)
-        """Names it in the journal of positions."""
+        """ID of the file in the journal."""
         self.device = device
         self.inode = inode
         self.path = path
         self.real = real or path
-        """Where it lies, when `path` is a symbolic link to it."""
+        """Target of `path` where that is a symbolic link, else `path`."""
         self.name = name or path
-        """What it was first called: what is read of it later belongs to that log still."""
+        """First path of the file, which names the log that its events belong to."""
         self.position = position
         self.mark = mark
         self.headers: dict[str, str] = {}
         self.fd: int | None = None
         self._before = b""
-        """What stood before `position` when it was last read from there: all of a head, or `TAIL` bytes."""
-        self.held = b""
-        """Whole lines behind `position` that were read, but may belong to an event which goes on."""
-        self.compressed = False
-        """Whether it was found to be a compressed file, which is not read."""
-        self.blank = False
-        """Whether there was nothing but NULs in it when it was last read."""
-        self.holed = False
-        """Whether NULs at its beginning were skipped."""
-        self.gone = False
-        """Whether it is followed no longer."""
-        self.deleted = False
-        """Whether no name leads to it, though its directory is there: Flume would forget it."""
-        self.grown: bool | None = False
-        """Whether it was written to since it was closed; None where that may have been another file of its name."""
-        self.replaced = False
-        """Whether another file came by its name since it was last seen there."""
-        self.unpacked = False
-        """Whether `fd` is what a compressed copy of it holds."""
-        self.refused: set[tuple[int, int, int]] = set()
-        """Inode, time and size of files that proved not to be copies of it."""
-        self.named = False
-        """Whether a name is known that leads to it."""
-        self.matched = False
-        """Whether that name matches a file group."""
-        self.has_left: bool | None = None
-        """Whether it was renamed away from the name of its log, as far as that was reported in the kernel's order.
+        """Bytes before `position` at the latest read.
 
-        None until its place among the files of its log is known.
+        All bytes from the start of the file where `position` is less than `HEAD`, else `TAIL` bytes.
+        """
+        self.held = b""
+        """Buffered whole lines behind `position`, which wait for continuation lines."""
+        self.compressed = False
+        """True if the file is compressed, and therefore not read."""
+        self.blank = False
+        """True if the file had nothing but NULs at the latest read."""
+        self.holed = False
+        """True if NULs at the beginning of the file were skipped."""
+        self.gone = False
+        """True if the file is no longer tracked."""
+        self.deleted = False
+        """True if no name leads to the file, though its directory is there. Flume's file leaves it out."""
+        self.grown: bool | None = False
+        """True if written to since it was closed; None where the write may be to another file of that name."""
+        self.replaced = False
+        """True if another file took the path since this file was last seen there."""
+        self.unpacked = False
+        """True if `fd` is the uncompressed content of a compressed copy."""
+        self.refused: set[tuple[int, int, int]] = set()
+        """Inode, modification time and size of files that proved not to be copies of this file."""
+        self.named = False
+        """True if a known name leads to the file."""
+        self.matched = False
+        """True if that name matches a file group."""
+        self.has_left: bool | None = None
+        """True if the file was renamed away from the name of its log, as far as inotify reported in order.
+
+        None until the order of the file in its log is known.
         """
         self.sync = 0
-        """Number of the request that reports all files which came between `predecessor` and this one; 0: not made."""
+        """Number of the sync request after which all files before this one are reported.
+
+        0 until the request is made.
+        """
         self.predecessor: Tail | None = None
-        """The file whose name this one took over in a rotation. Its lines come first; None once that is ensured."""
+        """File whose name this file took over in a rotation, and whose lines come first.
+
+        None once that order is ensured.
+        """
         self.seen: tuple[int, int] | None = None
-        """Size and modification time when all its whole lines had been read."""
+        """Size and modification time (ns) when all whole lines had been read."""
         self.changed_at = time.monotonic()
-        """When it was last seen to grow, on the monotonic clock."""
+        """Monotonic time of the latest change that was noticed."""
 
     @property
     def provable(self) -> bool:
-        """Whether anything in it is known, so that it can be told from another file with its inode."""
+        """True if known content can distinguish this file from another one with the same inode."""
         return self.position > 0 or (self.mark is not None and self.mark.length > 0)
 
     @property
     def rotated(self) -> bool:
-        """Whether its writer has presumably turned to another file."""
+        """True if the writer has presumably switched to another file."""
         return not self.named or self.path != self.name
 
     def move(self, path: str) -> None:
-        """It goes by that name now."""
+        """Set the path of the file after a rename."""
         if self.fd is None and not self.provable:
-            self.name = path  # another file may have taken its inode
+            self.name = path  # the inode may have been reused
         self.path, self.replaced = path, False
         self.real = os.path.realpath(path) if os.path.islink(path) else path
 
     def open(self) -> None:
-        """Open it. Raises ChangedError where what was read is no longer in it, OSError where it cannot be opened."""
+        """Open the file by its path.
+
+        Raises ChangedError where the content that was read is no longer in it, OSError where it cannot be opened.
+        """
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
@@ -169,9 +187,9 @@ class Tail:
         self.hold(fd)
 
     def hold(self, fd: int) -> None:
-        """That is the file, open: its content was compared.
+        """Take an open descriptor, whose content was compared already.
 
-        A position that Flume's file gave it counts if it is the end of a line, else the one that the mark proves.
+        An offset of Flume's position file counts if it is the end of a line, else the offset of the mark.
         """
         if self.mark is not None and self.position and os.pread(fd, 1, self.position - 1) != b"\n":
             self.position = self.mark.offset
@@ -180,29 +198,31 @@ class Tail:
         self.fd, self.grown = fd, False
 
     def former(self) -> Tail:
-        """What it was before it was emptied or became another file: the same place, in a file yet to be found."""
+        """Return the former state of a truncated or replaced file: its offset, in a file yet to be found."""
         former = Tail(self.path, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
-        former.grown = self.grown if self.replaced else False  # to empty a file is to write to it, too
+        former.grown = self.grown if self.replaced else False  # a truncation counts as a write, too
         return former
 
     def close(self) -> None:
-        """Close it; what is known of it stays."""
+        """Close the file; its state stays."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
 
     def is_in(self, fd: int, path: str) -> bool:
-        """Whether the open file, found under that name, is the one that was read up to `position`."""
+        """Return True if the open file, found at `path`, is the one that was read up to `position`."""
         if os.fstat(fd).st_size < self.position:
             return False
         if self.mark is not None:
             return self.mark.holds(fd)
-        # Flume left no proof: believe its position under the same name, and else only at the end of a line.
+        # Flume left no fingerprint: trust its offset under the same name, else only at the end of a line.
         return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
 
     def is_at(self, path: str, fd: int | None = None) -> bool:
-        """Whether that name leads to it, as `is_in`; `fd` is what is there, where that is open. Raises OSError where
-        that cannot be read."""
+        """Return True if the path leads to this file, as `is_in` does.
+
+        `fd` is a descriptor of the file at `path`, if it is open. Raises OSError where the file is unreadable.
+        """
         if fd is not None:
             return self.is_in(fd, path)
         try:
@@ -215,7 +235,7 @@ class Tail:
             os.close(fd)
 
     def status(self) -> os.stat_result | None:
-        """Its size and times; None where its name no longer leads to it."""
+        """Return the status of the file; None where its path no longer leads to it."""
         if self.fd is not None:
             return os.fstat(self.fd)
         try:
@@ -225,20 +245,20 @@ class Tail:
         return status if (status.st_dev, status.st_ino) == (self.device, self.inode) else None
 
     def has_changed(self) -> bool:
-        """Whether it is open, and has changed since it was last looked at: the source may have had to wait."""
+        """Return True if the file is open, and has changed since the latest check: the source may have waited."""
         if self.fd is None:
             return False
         try:
             status = os.fstat(self.fd)
         except OSError:
-            return False  # on a network file system it may be gone: it is opened anew by its name
+            return False  # stale on a network file system (ESTALE): the file is opened again by its name
         return self.seen != (status.st_size, status.st_mtime_ns)
 
     def read(self, limit: int, until: int) -> bytes:
-        """Whole lines from `position` up to at most offset `until`: about `limit` bytes, but one line at least.
+        """Return whole lines from `position` up to offset `until` (exclusive).
 
-        Empty where no line is whole yet. A line longer than `MAX_LINE` comes in parts without a newline. Raises
-        ChangedError where the file is not the same any more.
+        The size is about `limit` bytes, but at least one line. Empty where no line is whole yet. A line longer than
+        `MAX_LINE` comes in parts without a newline. Raises ChangedError where the file was truncated or replaced.
         """
         want, end = limit, 0
         data = b""
@@ -254,13 +274,16 @@ class Tail:
         return data[:MAX_LINE] if len(data) > MAX_LINE else b""
 
     def rest(self, until: int) -> bytes:
-        """What stands from `position` up to offset `until`, where no line is whole: an unfinished one."""
+        """Return the unfinished line from `position` up to offset `until` (exclusive).
+
+        At most `MAX_LINE` bytes. Raises ChangedError where the file was truncated or replaced.
+        """
         data = self._following(min(MAX_LINE, until - self.position))
         self._check(data)
         return data
 
     def _following(self, size: int) -> bytes:
-        """So many bytes from `position` on. What stands before them is read along with them, as it proves them."""
+        """Read `size` bytes from `position`, and the bytes before it, which prove the identity of the file."""
         assert self.fd is not None
         length = self.position if self.position < HEAD else TAIL
         data = os.pread(self.fd, length + max(0, size), self.position - length)
@@ -268,25 +291,25 @@ class Tail:
         return data[length:]
 
     def _check(self, data: bytes) -> None:
-        """Whether `data`, which was just read, is of that file. Raises ChangedError where it is not.
+        """Check that `data`, which was just read, is of this file. Raises ChangedError where it is not.
 
-        Its head is read with the data, or after them: what was read before a truncation is good.
+        The head is read with the data, or after them: data read before a truncation are good.
         """
         assert self.fd is not None
         assert self.mark is not None
         head = self._before + data[:HEAD] if self.position < HEAD else b""
-        if len(head) < self.mark.length:  # also where the file has grown between a look at its size and its opening
+        if len(head) < self.mark.length:  # also where the file grew between stat() and open()
             head = os.pread(self.fd, self.mark.length, 0)
         if not self.mark.stands(head, self._before[-TAIL:]):
             raise ChangedError
 
     def first_text(self) -> int | None:
-        """Where the NULs end that the file begins with; None where there is nothing else in it."""
+        """Return the offset where the NULs at the beginning end; None where the file has nothing else."""
         assert self.fd is not None
         offset = 0
         while True:
             try:
-                offset = os.lseek(self.fd, offset, os.SEEK_DATA)  # past a hole, at no cost
+                offset = os.lseek(self.fd, offset, os.SEEK_DATA)  # skips holes without reading them
             except OSError as e:
                 if e.errno == errno.ENXIO:
                     return None
@@ -297,14 +320,14 @@ class Tail:
             offset += len(data)
 
     def mark_at(self, offset: int) -> Mark:
-        """A mark there, for when all before it is stored."""
+        """Return a mark at an offset, to commit once all data before it are stored."""
         assert self.fd is not None
         return Mark.at(self.fd, offset)
 
     def mark_behind(self, data: bytes) -> Mark:
-        """A mark behind `data`, which was just read from `position` on, for when it is stored.
+        """Return a mark behind `data`, which was just read from `position`, to commit once it is stored.
 
-        It proves what was read, whatever is there by now.
+        The mark proves what was read, even if the file has changed since.
         """
         assert self.mark is not None
         offset, length, head = self.position + len(data), self.mark.length, self.mark.head
@@ -315,11 +338,11 @@ class Tail:
         return Mark(offset, length, head, _fingerprint(end[-TAIL:]))
 
     def advance(self, mark: Mark) -> None:
-        """All up to that mark is stored."""
+        """Commit the offset of a mark: all data before it are stored."""
         self.position, self.mark = mark.offset, mark
 
     def restart(self) -> None:
-        """It is another file under the old inode, or was emptied while it was open: read it from its start."""
+        """Reset the offset to 0: the file was truncated while open, or its inode was reused."""
         if self.fd is None or self.matched:
             self.name = self.path
         mark = Mark() if self.fd is None else Mark.at(self.fd, 0)

@@ -1,4 +1,4 @@
-"""What the kernel says of directories: names that changed, their files held open, and files that grew."""
+"""Changes in directories by inotify: names, with descriptors of new files, and writes."""
 
 from __future__ import annotations
 
@@ -28,60 +28,69 @@ from sources.taildir.tail import Key
 
 _WRITES = Mask(InotifyConstants.IN_MODIFY | InotifyConstants.IN_ONLYDIR)
 _BUSY_EVENTS = 256
-"""So many writes between two takes mean a busy writer: looking is cheaper than being told."""
+"""Number of writes between two calls of `take` from which polling is cheaper than inotify."""
 _BUSY_SECONDS = 1.0
 _MOST_CHANGES = 1 << 16
-"""So many changes of names may wait to be taken: more are not kept, as when the kernel's own queue overflows."""
+"""Maximum number of changes of names that wait for `take`.
+
+Further ones are dropped, and reported as an overflow, as of the kernel's own queue.
+"""
 _MOST_MOVES = 1024
 
 
 @dataclass(slots=True)
 class Opened:
-    """A file that was opened as soon as the kernel named it."""
+    """Descriptor of a file that was opened as soon as inotify reported it."""
 
     fd: int | None
 
     def take(self) -> int | None:
-        """The open file, whoever asks first; it is that one's to close."""
+        """Return the descriptor to the first caller, which owns it from then on; None to later callers."""
         fd, self.fd = self.fd, None
         return fd
 
 
 class Change(NamedTuple):
-    """What became of one name, in the order in which the kernel saw it."""
+    """Change of one name, in the kernel's order."""
 
     kind: str
-    """As `opener` has them."""
+    """Kind of the event, as in `opener`."""
     path: str
     name: str
-    """The name for which the file is followed: `path`, or what it was called before it was renamed."""
+    """Name under which the file is tracked: `path`, or its name before a rename."""
     cookie: int = 0
     key: Key | None = None
-    """The file found under that name, a little later: it may be another one by then. None where there was none."""
+    """Device and inode of the file found at `path`; None where there was none.
+
+    The lookup follows the event, so the file may be a later one.
+    """
     opened: Opened | None = None
 
 
 class Hints(NamedTuple):
-    """What has changed since they were last taken."""
+    """Changes since the previous call of `take`."""
 
     grown: set[str]
     """Paths of files that were written to."""
     changes: list[Change]
-    """Names that came, went or mean another file now."""
+    """Changes of names, in the kernel's order."""
     everywhere: bool
-    """Whether to look everywhere."""
+    """True if a full scan is needed."""
     busy: bool
-    """Whether writes are not watched now, so that any file may have grown."""
+    """True if writes are not watched now, so any file may have grown."""
     overflow: bool
-    """Whether changes of names were dropped."""
+    """True if changes of names were dropped."""
     synced: int
-    """Number of the latest `Watch.sync` that is answered: the changes before it are among those taken."""
+    """Number of the latest `Watch.sync` that is answered; changes before it are in `changes`."""
     ended: str
-    """Why the process that opens files had to be started again, which may have cost some; empty where it had not."""
+    """Reason for a restart of the opener process, empty where it did not restart.
+
+    A restart may lose events.
+    """
 
 
 def _explained(error: OSError) -> str:
-    """Return the text of an error of inotify, with the limit of the kernel that it names in other words."""
+    """Return the text of an inotify error, with the kernel limit to raise if one is exhausted."""
     if error.errno == errno.ENOSPC:
         return "too many directories are watched on this host: raise fs.inotify.max_user_watches with sysctl"
     if error.errno == errno.EMFILE:
@@ -94,7 +103,7 @@ def _explained(error: OSError) -> str:
 
 @dataclass(eq=False)
 class _Directory(WatchCallback):
-    """One watched directory."""
+    """Watched directory."""
 
     path: str
     identity: Key
@@ -103,21 +112,21 @@ class _Directory(WatchCallback):
     gone: bool = False
 
     def on_event(self, event: InotifyEvent) -> None:
-        """A file in it was written to."""
+        """Report a write to a file in the directory."""
         if event.name and not event.is_directory:
             self.tell(os.path.join(self.path, os.fsdecode(event.name)))
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """The directory went; the periodic look finds the one that comes in its place."""
+        """Mark the directory as gone; the next full scan watches the one that replaces it."""
         self.gone = True
 
     def on_queue_overflow(self) -> None:
-        """The kernel dropped events."""
+        """Report that the kernel dropped events."""
         self.overflow()
 
 
 class _Writes:
-    """An inotify instance of watchdog's with its thread, and the directories that it watches."""
+    """Inotify instance of watchdog with its thread, and the directories that it watches."""
 
     def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:
         self._tell, self._overflow = tell, overflow
@@ -126,22 +135,22 @@ class _Writes:
         self._inotify.start()
 
     def add(self, directory: str) -> None:
-        """Watch it, unless it is watched. Raises OSError."""
+        """Watch a directory. Idempotent. Raises OSError."""
         status = os.stat(directory)
         identity = (status.st_dev, status.st_ino)
         if directory in self._watched:
             known = self._watched[directory][1]
             if known.identity == identity and not known.gone:
                 return
-            self._remove(directory)  # another directory has come in its place
+            self._remove(directory)  # the directory was replaced by another one
         callback = _Directory(directory, identity, self._tell, self._overflow)
         wd = self._inotify.add_callback(os.fsencode(directory), _WRITES, callback, CallbackId(id(callback)))
-        if wd == -1:  # watchdog raises for every reason but this one
+        if wd == -1:  # watchdog raises for every error but EACCES
             raise PermissionError("Permission denied")
         self._watched[directory] = wd, callback
 
     def clear(self) -> None:
-        """Watch nothing."""
+        """Remove all watches."""
         for directory in list(self._watched):
             self._remove(directory)
 
@@ -151,17 +160,17 @@ class _Writes:
             self._inotify.remove_callbacks([(wd, CallbackId(id(callback)))])
 
     def close(self) -> None:
-        """Stop; its thread has ended on return."""
+        """Stop the inotify instance. Blocks until its thread has ended."""
         self._inotify.stop()
         self._inotify.join()
 
 
 class Watch:
-    """Two inotify instances: one for names, which is never given up, and one for writes, which is while many come.
+    """Two inotify instances: one for names, always active, and one for writes, paused while many come.
 
-    A file that comes or is renamed is opened at once by a process of its own (`Names`), whatever this one is doing:
-    an open file can be read after it was renamed and deleted. Writes come from watchdog's inotify instance itself,
-    as its observer would hold them back for up to half a second.
+    A separate process (`Names`) opens created and renamed files at once: an open file can be read after it was
+    renamed and deleted. Writes come from watchdog's inotify instance itself, as its observer delays events by up to
+    0.5 s.
     """
 
     def __init__(
@@ -173,10 +182,10 @@ class Watch:
         held: Callable[[Key], bool],
         most: int,
     ) -> None:
-        """Watch nothing yet.
+        """Start without watches. Where inotify is unavailable, log a warning and report nothing.
 
-        `wanted` answers the name for which the file of that path is followed, `held` whether that file is open
-        already; the watch's threads call both. At most `most` files are held open until they are taken.
+        `wanted` returns the name under which the file of a path is tracked, `held` True if a file is open already.
+        The watch's threads call both. At most `most` files are held open until `take`.
         """
         self._log = log
         self._wanted, self._held, self._most = wanted, held, most
@@ -188,15 +197,15 @@ class Watch:
         self._overflow = False
         self._ended = ""
         self._requested = self._synced = 0
-        """Numbers of the latest request of `sync`, and of the latest that is answered."""
+        """Number of the latest request of `sync`, and of the latest that is answered."""
         self._leaving: dict[int, str] = {}
-        """By cookie, names of files whose rename is half told."""
+        """Names of files by inotify cookie, for renames whose second half is not reported yet."""
         self._moved: dict[str, str] = {}
-        """By path that nobody wants, the names of the files that were renamed to it."""
+        """Names of renamed files by their new, untracked paths."""
         self._grown: set[str] = set()
         self._count = 0
         self._busy_until = 0.0
-        """So long writes are not watched, on the monotonic clock; 0 while they are."""
+        """Monotonic time until which writes are not watched; 0 while they are watched."""
         self._names: Names | None = None
         self._writes: _Writes | None = None
         if not inotify:
@@ -213,10 +222,10 @@ class Watch:
             )
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
-        """Watch that directory, if it is there; doing so again costs two calls of the system.
+        """Watch a directory, if it exists; return True if its names were not watched before. Idempotent.
 
-        New files whose names match one of the patterns are opened; all, where there are none. Whether its names were
-        not watched before.
+        A repeated call costs two system calls. New files whose names match one of the patterns are opened, or all
+        files where `patterns` is None. Errors are logged once.
         """
         if self._names is None or self._writes is None:
             return False
@@ -237,14 +246,14 @@ class Watch:
         return new
 
     def settle(self) -> None:
-        """Wait until files are opened as they come, but not for long."""
+        """Block until the opener process is ready, at most 5 s."""
         if self._names is not None:
             self._names.wait()
 
     def sync(self) -> int:
-        """Ask for all changes that the kernel knows of by now; return the number that `Hints.synced` will have.
+        """Request all changes that the kernel has queued by now; return the number for `Hints.synced`.
 
-        Where nothing watches, the request counts as answered.
+        Without inotify, the request counts as answered at once.
         """
         with self._lock:
             self._requested += 1
@@ -255,15 +264,15 @@ class Watch:
 
     @property
     def busy(self) -> bool:
-        """Whether writes are not watched now."""
+        """True if writes are not watched now."""
         return self._busy_until > 0
 
     def wait(self, timeout: float) -> bool:
-        """Whether there are hints, at the latest after `timeout` seconds."""
+        """Block until there are hints, or `timeout` seconds have passed; return True if there are hints."""
         return self._hinted.wait(timeout)
 
     def take(self) -> Hints:
-        """All hints until now. The opened files in them are the caller's."""
+        """Return and clear all hints. The caller owns the descriptors in them."""
         with self._lock:
             self._hinted.clear()
             grown, self._grown = self._grown, set()
@@ -281,7 +290,7 @@ class Watch:
         return Hints(grown, changes, everywhere, busy, overflow, synced, ended)
 
     def close(self) -> None:
-        """Stop watching, and let go of what was not taken; its threads have ended on return."""
+        """Stop watching, and close the descriptors that were not taken. Blocks until the threads have ended."""
         for instance in (self._names, self._writes):
             if instance is not None:
                 instance.close()
@@ -330,7 +339,7 @@ class Watch:
         if named.kind == LEFT:
             if name is not None:
                 self._leaving[named.cookie] = name
-                if len(self._leaving) > _MOST_MOVES:  # their other halves are in directories that nobody watches
+                if len(self._leaving) > _MOST_MOVES:  # files moved to unwatched directories have no second event
                     del self._leaving[next(iter(self._leaving))]
         elif named.kind == ARRIVED:
             name = self._leaving.pop(named.cookie, name if own else None)
@@ -345,7 +354,7 @@ class Watch:
         self._note(Change(named.kind, path, name, named.cookie, named.key, self._keep(named)))
 
     def _keep(self, named: Named) -> Opened | None:
-        """The file that came along, unless it is open already or too many are."""
+        """Keep the descriptor of an event, unless the file is open already or too many files are."""
         key, fd = named.key, named.fd
         if key is None or fd is None:
             return None
