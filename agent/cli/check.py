@@ -58,7 +58,8 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
             spec = with_own_cluster(spec)
         running = running_agents(chosen, spec.name)
         diagnostics += probe(spec, chosen.mode, running)
-    failed, starts = any(diagnostic.severity == "error" for diagnostic in diagnostics), spec is not None
+    failed = any(diagnostic.severity == "error" for diagnostic in diagnostics)
+    starts = spec is not None and not any(diagnostic.uninstalled for diagnostic in diagnostics)
     if as_json:
         told = _as_json(chosen, None if failed else spec, diagnostics)
         paths = dict(spec.paths) if spec is not None else {}

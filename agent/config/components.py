@@ -243,7 +243,8 @@ class Reader:
 
 def _is_installed(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        # Only the package: to find a module in it, Python would import it.
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
     except ModuleNotFoundError:  # the package of that module is missing
         return False
 

@@ -11,6 +11,7 @@ from plugins import Components
 
 COMPONENTS = Components()
 MEMORY = "type = memory"
+FILE = "type = file,checkpointDir = /tmp/checkpoint,dataDirs = /tmp/data"
 KAFKA = "type = kafka"
 NETCAT = "type = netcat,bind = 127.0.0.1,port = 0"
 SYSLOG = "type = syslogtcp,host = 127.0.0.1,port = 0"
@@ -68,13 +69,13 @@ def told(tmp_path: Path, source: str, channel: str, sink: str, mode: Mode = "nor
     ],
 )
 def test_what_is_no_escape_is_an_error_at_its_line(tmp_path: Path, sink: str, option: str, says: str) -> None:
-    found = told(tmp_path, AVRO, MEMORY, sink)
+    found = told(tmp_path, AVRO, FILE, sink)
     assert [text for text in found if "|error|" in text] == found[:1]
     assert found[0].startswith(f"a1.sinks.k1.{option}|error|{says}")
 
 
 def test_a_suffix_has_no_escapes(tmp_path: Path) -> None:
-    (found,) = told(tmp_path, AVRO, MEMORY, hdfs("/h", "hdfs.fileSuffix = .%Y"))
+    (found,) = told(tmp_path, AVRO, FILE, hdfs("/h", "hdfs.fileSuffix = .%Y"))
     assert found.startswith("a1.sinks.k1.hdfs.fileSuffix|warning|hdfs.fileSuffix has no escapes")
 
 
@@ -87,19 +88,19 @@ NO_TIME = (
 
 def test_a_time_that_no_event_can_have_is_an_error_where_nobody_else_fills_the_channel(tmp_path: Path) -> None:
     sink = hdfs("/h/%Y-%m-%d")
-    assert told(tmp_path, NETCAT, MEMORY, sink) == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
+    assert told(tmp_path, NETCAT, FILE, sink) == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
     assert told(tmp_path, NETCAT, KAFKA, sink) == [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {NO_TIME}"]
     assert told(tmp_path, NETCAT, KAFKA, sink, "strict") == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
-    assert told(tmp_path, NETCAT, MEMORY, sink, "lenient") == [
+    assert told(tmp_path, NETCAT, FILE, sink, "lenient") == [
         f"a1.sinks.k1.hdfs.path|warning|hdfs.path {NO_TIME} (each event is rejected)"
     ]
     prefix = hdfs("/h", "hdfs.filePrefix = %H")
-    assert told(tmp_path, TAILDIR, MEMORY, prefix) == [f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"]
+    assert told(tmp_path, TAILDIR, FILE, prefix) == [f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"]
 
 
 def test_nothing_is_said_where_an_interceptor_that_cannot_be_read_may_set_it(tmp_path: Path) -> None:
     for interceptor in ("interceptors = i,interceptors.i.type = com.example.Own$Builder", "interceptors = i"):
-        found = told(tmp_path, f"{NETCAT},{interceptor}", MEMORY, hdfs("/h/%Y/%{host}"))
+        found = told(tmp_path, f"{NETCAT},{interceptor}", FILE, hdfs("/h/%Y/%{host}"))
         assert len(found) == 1
         assert "hdfs.path" not in found[0]
 
@@ -109,7 +110,7 @@ def test_a_time_that_events_of_one_source_have_not_is_a_warning(tmp_path: Path) 
     said = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]
     for other in (AVRO, SYSLOG):  # which may set it, and which does
         more = "".join(f"a1.sources.s2.{option}\n" for option in (*other.split(","), "channels = c1"))
-        found = told(tmp_path, NETCAT, MEMORY, sink, more=f"a1.sources = s1 s2\n{more}")
+        found = told(tmp_path, NETCAT, FILE, sink, more=f"a1.sources = s1 s2\n{more}")
         assert [one for one in found if "hdfs.path" in one] == said
 
 
@@ -133,7 +134,7 @@ def test_what_something_sets_or_may_set_is_no_cause_for_a_word(
 ) -> None:
     if more:
         more += "a1.sources.s2.bind = x\na1.sources.s2.port = 4545\na1.sources.s2.channels = c1\n"
-    found = told(tmp_path, source, MEMORY, sink, more=more)
+    found = told(tmp_path, source, FILE, sink, more=more)
     assert [text for text in found if "a1.sources = s1" not in text and "a1.sources|" not in text] == []
 
 
@@ -166,7 +167,7 @@ def test_what_something_sets_or_may_set_is_no_cause_for_a_word(
     ],
 )
 def test_a_header_that_nothing_sets_is_a_warning(tmp_path: Path, source: str, sink: str, said: str) -> None:
-    found = told(tmp_path, source, MEMORY, sink)
+    found = told(tmp_path, source, FILE, sink)
     assert f"a1.sinks.k1.{said}" in found
 
 

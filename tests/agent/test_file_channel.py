@@ -120,6 +120,7 @@ def delivered(directory: Path) -> list[str]:
     return sorted(line for file in files for line in file.read_text().splitlines())
 
 
+@pytest.mark.usefixtures("servers")
 def test_a_channel_that_is_restored_from_a_backup_delivers_each_event_once(tmp_path: Path) -> None:
     """The commit log on HDFS is ahead of the files by then, and has the numbers that new events get."""
     never, soon = (CONFIGURATION.format(directory=tmp_path, port=1, sinks="hdfs", roll=roll) for roll in (0, 1))
@@ -144,6 +145,7 @@ def test_a_channel_that_is_restored_from_a_backup_delivers_each_event_once(tmp_p
     assert delivered(tmp_path) == sorted(sent)
 
 
+@pytest.mark.usefixtures("servers")
 def test_a_missing_file_is_named_in_the_health_until_a_person_decides_and_a_stop_waits_for_no_broken_disk(
     tmp_path: Path,
 ) -> None:

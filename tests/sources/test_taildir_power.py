@@ -18,7 +18,7 @@ SITES = (
     "PositionFile._append",
     "replace < PositionFile._rewrite",
     "replace < PositionFile.save",
-    "sync_directory < make_directory < PositionFile.open",
+    "sync_directory < make_directory < PositionFile._take_directory",
     "sync_directory < replace < PositionFile._rewrite",
     "sync_directory < replace < PositionFile.save",
 )

@@ -22,7 +22,7 @@ COMMIT_RECORD = (
         HDFS,
         CHAIN,
         "        self._made.clear()  # the directory may have been moved or deleted, with what was uploaded\n"
-        "        raise self._conflict(manifest, gone=present is None)\n",
+        '        raise self._conflict(manifest, "" if present is not None else self._gone())\n',
         "        return\n",
     ),
     Mutant(
