@@ -141,10 +141,14 @@ def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
     made = channel.make()
     if not isinstance(made, KafkaBackedChannel):
         return
-    servers = made.stream(None).bootstrap_servers.replace(",", " ").split()
+    from agent.runner.retries import with_brokers
+
+    brokers = made.stream(None).bootstrap_servers
+    servers = brokers.replace(",", " ").split()
     if len(unreachable(" ".join(servers))) < len(servers):  # else each question would take ten seconds
         with contextlib.suppress(FlafkaError):
-            yield from map(str, made.refusals(sink.group))
+            for error in made.refusals(sink.group):
+                yield with_brokers(str(error), {"group": brokers})
 
 
 def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:

@@ -69,6 +69,8 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     """
     from kafka.admin import OffsetSpec
 
+    from agent.runner.retries import with_brokers
+
     with connect(bootstrap_server, command_config) as admin:
         _refuse_unknown(admin, name)
         committed = _committed(admin, name)
@@ -91,7 +93,8 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     for key, at in sorted(committed.items()):
         if (lost := _said(at).lost) and _offset(at, ids[key.topic]) is not None:
             claim = PartitionClaim("", key.topic, "", name, _said(at).epoch, key.partition)
-            click.echo(str(RecordsLost(claim, at.offset, lost)), err=True)
+            brokers = {"group": bootstrap_server} if bootstrap_server else {}
+            click.echo(with_brokers(str(RecordsLost(claim, at.offset, lost)), brokers), err=True)
 
 
 @group.command()

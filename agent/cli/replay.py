@@ -148,4 +148,5 @@ def _tell(planned: Replay, outcome: Outcome, spec: AgentSpec) -> None:
 
 
 def _tell_rejected(events: int, spec: AgentSpec) -> None:
-    click.echo(f"{events:,} event{'s' * (events != 1)} became dead letters: {spec.command('dlq list')}", err=True)
+    became = "event became a dead letter" if events == 1 else "events became dead letters"
+    click.echo(f"{events:,} {became}: {spec.command('dlq list')}", err=True)

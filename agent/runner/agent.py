@@ -347,6 +347,8 @@ class Agent:
 
     def _patience(self, sink: SinkRunner, progress: _Progress, *, drained: bool) -> float:
         silent = progress.seconds_without() > SILENT_SECONDS  # asked in any case: it looks at the counters
+        if sink.finished:  # its reader is being closed, which takes long where Kafka's client stands still
+            return FLUSH_SECONDS
         if drained and not sink.channel.channel.durable:
             return FLUSH_SECONDS
         return 0.0 if silent else FAILED_SECONDS if sink.failing() else FLUSH_SECONDS

@@ -145,7 +145,9 @@ def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
     def run(counted: Any) -> str:
         made: Any = processing(tmp_path)
         made.sink, made.events = Counting(rows, counted), lambda spark: (None, None)
-        made.channel = SimpleNamespace(open=lambda: None, close=lambda: None, replication=1, starts=dict)
+        made.channel = SimpleNamespace(
+            open=lambda: None, close=lambda: None, replication=1, starts=dict, refusals=lambda *_: ()
+        )
         (rows / f"{len(list(rows.iterdir()))}.json").write_text('{"k": "a", "v": 1}\n')
         try:
             made.run(session(), Event())

@@ -585,7 +585,8 @@ def test_without_brokers_a_command_says_which_are_away(
     (line,) = done.stderr.strip().splitlines()
     assert line.lower().startswith("error: ")
     for address in scene.kafka.bootstrap_servers.split(","):
-        assert f"{address} (Connection refused)" in line
+        assert address in line
+    assert "Connection refused; is it running?" in line
 
 
 def test_without_brokers_top_knows_no_lag_of_their_sinks(

@@ -37,7 +37,7 @@ RIGHTS = {
     "`<topic>.positions`": (TOPIC, "{}.positions", "Read Write Describe Create"),
     "topics that a sink `kafka` writes": (TOPIC, "{}.out", "Write Describe"),
     "topics that a source `kafka` reads": (TOPIC, "{}.in", "Read Describe"),
-    "the consumer groups of sinks and sources `kafka`": (GROUP, "{}", "Read Describe"),
+    "the consumer groups of the channel, and of sinks and sources `kafka`": (GROUP, "{}", "Read Describe"),
     "the transactional ids that begin with `flafka`": (TRANSACTIONS, "flafka", "Write Describe"),
 }
 """Rights that docs/production.md names."""

@@ -268,7 +268,7 @@ SOURCES = {
     ),
     "raising": ('        raise OSError("the tape is torn")', "OSError: the tape is torn ({place}, {of})"),
     "words": (
-        "class Forgetful(Interceptor[Config]):",
+        "    def intercept(self, batch):",
         "intercept() of wrong_plugin.Forgetful ({place}, {of}) must return a Batch, not None",
     ),
 }

@@ -291,7 +291,7 @@ def test_documents_replace_themselves(scene: Scene, replay: Callable[..., Result
     pysolr.Solr(scene.solr).delete(id=id, commit=True)
     replayed = replay("k2")
     assert f"{EVENTS - 1} events delivered" in replayed.stderr, replayed.output
-    assert "1 events became dead letters" in replayed.stderr
+    assert "1 event became a dead letter: " in replayed.stderr
     assert replayed.exit_code == 1
     found = solr_documents(scene.solr)
     assert {one: found[one]["number_i"] for one in scene.bodies if one in documents or one == id} == {
