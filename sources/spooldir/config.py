@@ -13,7 +13,7 @@ import pydantic
 
 from plugins import Config, Problem, agreement, option
 from plugins.options import ANY_CASE
-from plugins.problems import missing_library, suggestion
+from plugins.problems import suggestion
 from plugins.shared.charsets import text_codec
 from plugins.shared.javaclass import cannot_run, is_java_class
 from sources.filenames import name_pattern, shell_directory, shell_pattern
@@ -205,7 +205,7 @@ class SpooldirConfig(Config):
             raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
 
     def cautions(self) -> Iterator[Problem]:
-        """Yield warnings: shell globs, options of another deserializer, and a missing library."""
+        """Yield warnings: shell globs, and options of another deserializer."""
         for option_name, text in {
             "spoolDir": shell_directory(self.spool_dir, "write a source for each directory"),
             "includePattern": shell_pattern(self.include_pattern),
@@ -213,8 +213,6 @@ class SpooldirConfig(Config):
         }.items():
             if text:
                 yield Problem(option_name, text, as_in_flume=True)
-        if self.deserializer == "AVRO":
-            yield from missing_library("deserializer", "fastavro", "avro")
         for field, owner in _APPLIES.items():
             if field in self.model_fields_set and self.deserializer != owner:
                 name = type(self).model_fields[field].alias or field
