@@ -46,9 +46,10 @@ def volatile(sinks: Iterable[SinkSpec], channels: Mapping[str, ChannelSpec | Non
         if channel is None or channel.make().durable or not issubclass(spec.cls, CommittingSink):
             continue
         if until := spec.make().holds():
-            kind = f"a channel of type {channel.cls.type_name}"
-            loses = f"{kind} loses them where the agent is killed (Flume has them in a .tmp file)"
-            yield spec, f"leaves its events to {channel.path} {until}, and {loses}: write {channel.path}.type = file"
+            # Without names, so that the warning is the same for all sinks and `migrate` shows it once.
+            kind = f"leaves its events to a channel of type {channel.cls.type_name} {until}"
+            lost = "which loses them where the agent is killed (Flume has them in a .tmp file)"
+            yield spec, f"{kind}, {lost}: write type = file for that channel"
 
 
 def _on_own_disk(spec: SinkSpec) -> bool:

@@ -136,9 +136,9 @@ def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
         "grow, some for ever. Here: by prefix, topic, partition, first and last offset: the same after a crash; "
         "files "
         "appear finished, unfinished ones lie hidden below `.flafka`",
-        "  line 20: shop.sinks.files: leaves its events to shop.channels.memory until a file is closed, after up to "
-        "30 s, and a channel of type memory loses them where the agent is killed (Flume has them in a .tmp file): "
-        "write shop.channels.memory.type = file",
+        "  line 20: shop.sinks.files: leaves its events to a channel of type memory until a file is closed, after up "
+        "to 30 s, which loses them where the agent is killed (Flume has them in a .tmp file): write type = file for "
+        "that channel",
         "Notes:",
         "  line 20: shop.sinks.files: search, files compete for the events of channel memory: each event goes to one "
         "of them, as in Flume; if all of them are to get every event, give each a channel of its own",
