@@ -114,8 +114,9 @@ class HdfsReader:
         return data
 
     def visible(self, root: str) -> list[str]:
-        """All files but the sink's own, which lie below `.flafka`."""
-        return [path for path in self.walk(root) if ".flafka" not in PurePosixPath(path).parts]
+        """Return all files but the sink's own: below `.flafka`, and a file with which it tries a directory."""
+        own = ".flafka"
+        return [path for path in self.walk(root) if not any(p.startswith(own) for p in PurePosixPath(path).parts)]
 
     def manifests(self, root: str) -> list[Manifest]:
         """The commit record below a directory, all partitions and epochs."""
