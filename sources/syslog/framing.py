@@ -35,7 +35,9 @@ _WHOLE = bytes((BETWEEN, 0))
 _PRIORITY = rb"<[0-9]{1,3}>"
 _COUNT = rb"(?:[1-9][0-9]{1,6}|[5-9]|4(?= <[0-9]{1,2}>)|3(?= <[0-9]>))"
 """An octet count; one too small for the priority behind it is none."""
-_COUNTED = re.compile(rb"[\r\n\0]*(%b) (?=%b)" % (_COUNT, _PRIORITY))
+_FIRST_COUNTED = re.compile(rb"[\n\0]*(%b) (?=%b)" % (_COUNT, _PRIORITY))
+_COUNTED = re.compile(rb"(?:\r?[\n\0])*(%b) (?=%b)" % (_COUNT, _PRIORITY))
+"""The same behind another one: CR LF that neither counts lies between them."""
 _UNDECIDED = re.compile(rb"(?:[1-9][0-9]{0,6}(?: (?:<[0-9]{0,3})?)?)?\Z")
 """Possible beginning of an octet-counted frame; the empty text is one as well."""
 _LINES = re.compile(rb"[\n\0](?=%b %b|%b)" % (_COUNT, _PRIORITY, _UNDECIDED.pattern))
@@ -149,7 +151,8 @@ class Framer:
         """Cut octet-counted frames from that position on; return also the position of what is none, or not whole."""
         ends: list[int] = []
         marks = bytearray()
-        match, size, most, usual = _COUNTED.match, len(text), self._counted_max, COUNTED_MAX
+        match = (_COUNTED if self._counted else _FIRST_COUNTED).match
+        size, most, usual = len(text), self._counted_max, COUNTED_MAX
         missing, rest = self._missing, self._rest
         while True:
             if not missing:
@@ -160,11 +163,13 @@ class Framer:
                 if octets <= usual and start + octets <= size:
                     position = start + octets
                     ends += start, position
+                    match = _COUNTED.match
                     continue
                 if octets > usual and self._counted is False and not ends:
                     break  # whoever gets a newline into somebody's message shall not swallow those that follow
                 marks += _WHOLE * ((len(ends) - len(marks)) // 2)
                 missing, position = octets, start
+                match = _COUNTED.match
                 ends.append(start)
                 marks.append(BETWEEN)
             end = position + min(missing, most)

@@ -194,6 +194,7 @@ PIECE = st.one_of(
 
 @settings(max_examples=examples(200))
 @given(st.lists(PIECE, max_size=12).map(b"".join), PLACES)
+@example(b"\r\x0010 <0>", [])
 def test_any_bytes_however_they_arrive(stream, places):
     frames, fault = receive([stream], event_size=10)
     for pieces in chop(stream, places), chop(stream, range(len(stream))):
