@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
@@ -21,10 +21,11 @@ RECORD_SECONDS = 2.0
 """For the oldest records of a backlog; what was not read by then is looked for again the next time."""
 RETENTION_SECONDS = 300.0
 """The topic's retention is asked for so often."""
+_Range = tuple[int, int]
+"""Offsets of a partition, the end exclusive."""
 _SMALL: Mapping[str, Any] = {
     "fetch.message.max.bytes": 1024,  # brokers answer with one batch of records at least
     "queued.max.messages.kbytes": 64,
-    "isolation.level": "read_uncommitted",
 }
 
 
@@ -36,9 +37,11 @@ class KafkaOnlooker(Onlooker):
         self._admin: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
-        """All that were ever seen, by id."""
+        """By id: every broker that was ever seen."""
         self._times: dict[str, dict[tuple[int, int], int]] = {}
         """By group, partition and offset: time of a record that was the oldest one at the latest look."""
+        self._empty: dict[str, dict[int, _Range]] = {}
+        """By group and partition: offsets from its position on that hold the ends of transactions, and no record."""
         self._retention: float | None = None
         self._retention_due = 0.0
 
@@ -79,16 +82,19 @@ class KafkaOnlooker(Onlooker):
     def backlog(self, group: str | None) -> Backlog:
         """From the group's offsets to the ends of the partitions."""
         consumer = self._consumer(group)
+        times = self._times.setdefault(group or self._group, {})
+        empty = self._empty.setdefault(group or self._group, {})
         try:
-            starts, left = self._left(consumer)
-            oldest = self._oldest(consumer, starts, self._times.setdefault(group or self._group, {}))
+            left = {p: at for p, at in self._left(consumer).items() if empty.get(p) != at}
+            oldest = self._oldest(consumer, left, times, empty)
             retention = None if oldest is None else self._kept_for()
         except (KafkaException, TimeoutError) as e:
             name = group or self._group
             raise Retry(f"the backlog of group {name} cannot be looked at: {reason(e)}") from e
+        records = sum(high - start for p, (start, high) in left.items() if empty.get(p) != (start, high))
         if oldest is None or retention is None:
-            return Backlog(left, oldest, None)
-        return Backlog(left, oldest, oldest / 1000 + retention - time.time())
+            return Backlog(records, oldest, None)
+        return Backlog(records, oldest, oldest / 1000 + retention - time.time())
 
     def _consumer(self, group: str | None) -> Consumer:
         """Not the client of a producer, which makes brokers create a topic that it asks for."""
@@ -98,23 +104,30 @@ class KafkaOnlooker(Onlooker):
             consumer = self._consumers[name] = Consumer({**CONSUMER, **self._client, **_SMALL, "group.id": name})
         return consumer
 
-    def _left(self, consumer: Consumer) -> tuple[dict[int, int], int]:
-        """Where the group goes on in each partition that has more, and how many records that is in all."""
+    def _left(self, consumer: Consumer) -> dict[int, _Range]:
+        """By partition with more to read: the position of the group, and the end."""
         found = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
         positions = committed(consumer, [TopicPartition(self._topic, p) for p in found], ANSWER_SECONDS)
-        starts: dict[int, int] = {}
-        left = 0
+        left: dict[int, _Range] = {}
         for at in positions:
             low, high = watermarks(consumer, at, ANSWER_SECONDS)
             start = max(at.offset, low)  # below 0 where there is no position
             if start < high:
-                starts[at.partition] = start
-                left += high - start
-        return starts, left
+                left[at.partition] = start, high
+        return left
 
-    def _oldest(self, consumer: Consumer, starts: Mapping[int, int], times: dict[tuple[int, int], int]) -> int | None:
-        """Return the time of the oldest record from `starts` on; `times` are known from the group's earlier looks."""
-        wanted = {*starts.items()}
+    def _oldest(
+        self,
+        consumer: Consumer,
+        left: Mapping[int, _Range],
+        times: dict[tuple[int, int], int],
+        empty: dict[int, _Range],
+    ) -> int | None:
+        """Return the time of the oldest record of `left`, and note in `empty` which of its ranges hold none.
+
+        `times` are known from the group's earlier looks.
+        """
+        wanted = {(partition, start) for partition, (start, _) in left.items()}
         for at in times.keys() - wanted:
             del times[at]
         unknown = wanted - times.keys()
@@ -123,12 +136,16 @@ class KafkaOnlooker(Onlooker):
             deadline = time.monotonic() + RECORD_SECONDS
             while unknown and (seconds := deadline - time.monotonic()) > 0:
                 message = consumer.poll(seconds)
-                if message is None or message.error() is not None:
+                if message is None:
                     continue
-                # What was there may be gone, or be the end of a transaction: the next one counts for it.
-                partition, offset = message.partition() or 0, message.offset() or 0
+                partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
                 found = {at for at in unknown if at[0] == partition and at[1] <= offset}
-                times |= dict.fromkeys(found, message.timestamp()[1])
+                if error is None:  # what was there may be gone, or be the end of a transaction: the next one counts
+                    times |= dict.fromkeys(found, message.timestamp()[1])
+                elif error.code() == KafkaError._PARTITION_EOF and found and offset >= left[partition][1]:
+                    empty[partition] = left[partition]
+                else:
+                    continue
                 unknown -= found
                 if found:
                     consumer.incremental_unassign([TopicPartition(self._topic, partition)])

@@ -132,6 +132,8 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
         again = replay(agent.file, "--yes", "--again", "--limit", "1", "--component", "a1.sinks.k2")
         assert "1 letters replayed" in again.stderr, again.stderr
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1503, "Solr to have one once more")
+        lags = lambda: [agent.metrics()[f"SINK.{sink}"].get("Lag") for sink in ("k1", "k2")]  # noqa: E731
+        agent.until(lambda: lags() == ["0", "0"], "no lag, though topics end with the ends of transactions", 60)
         assert agent.stop() == 0
     lines = [line for file in (tmp_path / "all").iterdir() for line in file.read_bytes().splitlines()]
     assert Counter(lines) == Counter([*written.values(), b"late"])
