@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from agent.runner.deadletters.letters import DeadLetters
 from agent.runner.local.channels import ChannelRunner
@@ -51,8 +54,14 @@ def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = L
                 )
             sink.stopping.wait(every)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, _end_at_once)  # an exception might come before the stop, which waits once more
         sink.log.warning("interrupted: what it has taken is delivered first; Ctrl-C again ends at once. %s", left)
         raise
+
+
+def _end_at_once(*_: object) -> NoReturn:
+    os.write(2, b"\nAborted!\n")
+    os._exit(1)
 
 
 def hangs(sink: SinkRunner) -> bool:
