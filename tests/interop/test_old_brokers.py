@@ -50,7 +50,7 @@ def old_brokers(tmp_path: Path) -> Iterator[str]:
             command = java_command(find_java(), [ensure("flume") / "*"], main, heap_mb=192, options=[])
             processes.append(ServerProcess(name, tmp_path))
             processes[-1].start([*command, str(tmp_path / f"{name}.properties")])
-            until(partial(_listens, zookeeper if name == "zookeeper" else port), f"{name} to listen", 60)
+            until(partial(_listens, zookeeper if name == "zookeeper" else port), f"{name} to listen")
         yield f"127.0.0.1:{port}"
     finally:
         for process in reversed(processes):
@@ -65,14 +65,15 @@ def _listens(port: int) -> bool:
 def test_a_source_and_a_sink_work_with_them_and_a_channel_refuses_them(tmp_path: Path, old_brokers: str) -> None:
     def created() -> bool:
         """By a client of its own: one that has asked a broker before it is the controller asks it for minutes."""
-        made = AdminClient(client).create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)])
+        admin = AdminClient(client)  # its answers come as long as it is there
+        made = admin.create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)])
         for future in made.values():
             with contextlib.suppress(KafkaException, TimeoutError):
                 future.result(5)
-        return {"in", "between"} <= AdminClient(client).list_topics(timeout=60).topics.keys()
+        return {"in", "between"} <= admin.list_topics(timeout=60).topics.keys()
 
     client: dict[str, Any] = {"bootstrap.servers": old_brokers, "log_level": 0}
-    until(created, "the topics", 60)
+    until(created, "the topics")
     producer, bodies = Producer(client), {b"%d" % n for n in range(100)}
     for body in bodies:
         producer.produce("in", body)
