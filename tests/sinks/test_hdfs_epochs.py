@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import posixpath
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,7 +241,7 @@ def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_k
         moved(index)
 
 
-def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed(tmp_path: Path) -> None:
+def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed(tmp_path: Path, seed: int) -> None:
     def moved(first: int, second: int) -> int:
         with FakeWebHdfs.installed() as fake:
             old = open_sink(tmp_path)
@@ -259,9 +261,9 @@ def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed
             assert position == 3, f"calls {first} and {second}"
             return calls
 
-    for first in range(moved(1 << 30, 1 << 30)):
-        for second in range(0, 40, 3):
-            moved(first, second)
+    calls = range(moved(1 << 30, 1 << 30))
+    for first, second in random.Random(seed).sample([*itertools.product(calls, range(40))], 80):
+        moved(first, second)
 
 
 def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
