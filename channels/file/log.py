@@ -119,6 +119,12 @@ class Segment:
         os.ftruncate(self.descriptor, self.size)
         self.filled = self.size
 
+    def refuse_deleted(self) -> None:
+        """Raise OSError if the file was deleted: the disk would keep it only until it is closed."""
+        if not os.fstat(self.descriptor).st_nlink:
+            why = "it was deleted while the channel was open; restart the agent once sinks have what is left in it"
+            raise FileNotFoundError(errno.ENOENT, why, str(self.path))
+
     def fill(self, length: int, limit: int) -> None:
         """Have zeros where an entry of that length comes; `limit` is the size of a whole segment."""
         if self.size + length <= self.filled or length > _SMALL:
@@ -300,6 +306,7 @@ class Log:
                 self._changed.release()
                 try:
                     os.fdatasync(segment.descriptor)
+                    segment.refuse_deleted()
                     failed = None
                 except OSError as e:
                     failed = e
@@ -329,6 +336,7 @@ class Log:
         if self.stored < self._next:
             try:
                 os.fdatasync(self.segments[-1].descriptor)
+                self.segments[-1].refuse_deleted()
             except OSError:
                 self._forget()
                 raise

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from channels.file import FileChannelConfig
-from plugins import Batch, Event, FlafkaError, Retry
+from plugins import Batch, Event, FlafkaError, Retry, Unwritable
 from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
 from tests.fixtures.processes import Forked
 
@@ -224,3 +224,14 @@ def test_an_event_is_found_by_its_id_until_it_is_delivered(tmp_path: Path) -> No
     assert gone is not None
     assert (gone.taken, gone.missing) == (None, "it was delivered, and its file was deleted")
     writer.close()
+
+
+def test_nothing_is_acknowledged_that_only_a_deleted_file_would_have(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    for path in segments(tmp_path):
+        path.unlink()
+    with pytest.raises(Unwritable, match="log cannot be written: it was deleted while the channel was open"):
+        files.put(events(2))
+    assert consumer(files).take_all() == [b"1"], "a sink still gets what the open file has"
+    files.close()
