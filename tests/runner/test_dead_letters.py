@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ from agent.runner.deadletters.letters import (
     to_note,
 )
 from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
-from plugins import Batch, Components, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
+from plugins import Batch, Components, Event, EventId, Origin, PartitionClaim, Record, Retry, Taken, Undecodable
 
 CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3, ids=2)
 IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
@@ -85,6 +87,15 @@ def test_a_letter_kept_twice_is_read_once(tmp_path: Path) -> None:
         (one.name, b"0", True),
         (two.name, b"1", False),
     ]
+
+
+def test_one_replay_at_a_time_has_a_file_of_dead_letters(tmp_path: Path) -> None:
+    path = tmp_path / "a.c.deadletters.jsonl"
+    holder = f"process {os.getpid()} replays the dead letters of {path} now: wait for its end"
+    with FileDeadLetters(path).replaying(), pytest.raises(Retry, match=holder), FileDeadLetters(path).replaying():
+        pass
+    with FileDeadLetters(path).replaying():
+        pass
 
 
 def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) -> None:

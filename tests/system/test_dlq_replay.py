@@ -10,13 +10,20 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from confluent_kafka import Producer
+
+from agent.config import load
 from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters, KafkaDeadLetters
+from agent.runner.deadletters.replay import replayer_of
+from agent.runner.deadletters.stored import StoredDeadLetter, read
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
-from plugins import Event, EventId, KafkaStream
+from plugins import Components, Event, EventId, KafkaStream, Retry
 from tests.system.running import ROOT, agent_command, in_topic, kafka_channel, unique
 from tests.system.test_proofs_dead_letters import tailed
 from tests.system.test_proofs_stores import solr_sink, stored
@@ -59,6 +66,22 @@ def replay(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def taken_and_rejected(agent: RunningAgent) -> tuple[int, int]:
     counts = agent.metrics().get("SINK.k2", {})
     return int(counts.get("EventDrainSuccessCount", 0)), int(counts.get("EventRejectedCount", 0))
+
+
+def overtaken(file: Path, servers: str, topic: str) -> None:
+    """Replay two lots of a letter each; before the second one another replay begins."""
+    spec, found = load(file, components=Components())
+    assert spec is not None, found
+    replayer = replayer_of(spec, spec.channels[0])
+    kept = [letter for letter in read(replayer.letters) if letter.component == "a1.sinks.k2"]
+
+    def lots() -> Iterator[list[StoredDeadLetter]]:
+        yield kept[:1]
+        name = f"flafka.dlq.{topic}"
+        Producer({"bootstrap.servers": servers, "transactional.id": name}).init_transactions(60)
+        yield kept[1:2]
+
+    replayer.replay(lots())
 
 
 def test_a_wrong_schema_pauses_the_sink_and_once_it_is_mended_letters_are_replayed(
@@ -132,6 +155,9 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
         again = replay(agent.file, "--yes", "--again", "--limit", "1", "--component", "a1.sinks.k2")
         assert "1 letters replayed" in again.stderr, again.stderr
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1503, "Solr to have one once more")
+        with pytest.raises(Retry, match="another replay of these dead letters began"):
+            overtaken(agent.file, servers, topic)
+        agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1504, "the lot before that")
         lags = lambda: [agent.metrics()[f"SINK.{sink}"].get("Lag") for sink in ("k1", "k2")]  # noqa: E731
         agent.until(lambda: lags() == ["0", "0"], "no lag, though topics end with the ends of transactions", 60)
         assert agent.stop() == 0

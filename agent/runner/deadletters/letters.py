@@ -12,6 +12,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -82,6 +83,23 @@ class FileDeadLetters:
     def mark(self, letters: Iterable[str]) -> None:
         """Note, durably, that these dead letters were replayed. Raises Retry."""
         self._append([_json({"time": _now(), "replayed": list(letters)})])
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Let nobody else replay these dead letters meanwhile. Raises Retry while somebody does."""
+        try:
+            lock = os.open(self.path.with_suffix(".replay.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
+        except OSError as e:
+            raise Retry(f"dead letters of {self.path} cannot be replayed: {e.strerror}") from e
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(lock, b"%-20d" % os.getpid(), 0)
+            yield
+        except BlockingIOError:
+            holder = os.pread(lock, 20, 0).decode().strip()
+            raise Retry(f"process {holder} replays the dead letters of {self.path} now: wait for its end") from None
+        finally:
+            os.close(lock)
 
     def _append(self, lines: Iterable[bytes]) -> None:
         data = b"".join(lines)

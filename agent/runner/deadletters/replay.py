@@ -9,7 +9,6 @@ two, a kill in between repeats up to `LOT` events.
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -32,6 +31,8 @@ LOT, LOT_BYTES = 500, 4 << 20
 ANSWER_SECONDS = 60.0
 TRANSACTION_SECONDS = 30
 """A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
+
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 Outcome = Counter[str]
 """Number of events that could not be replayed, by the reason; under the empty text those that were."""
@@ -206,8 +207,14 @@ class ThroughTopic(Replayer):
                 raise Retry(f"no acknowledgement from Kafka within {ANSWER_SECONDS:.0f} s")
             producer.commit_transaction(ANSWER_SECONDS)
         except (KafkaException, SystemError, Retry) as e:  # SystemError: a fatal error amid callbacks
-            with contextlib.suppress(KafkaException):
+            try:
                 producer.abort_transaction(ANSWER_SECONDS)
+            except KafkaException as fatal:
+                if fatal.args[0].code() in _FENCED:
+                    raise Retry(
+                        "the replay stopped: another replay of these dead letters began. Run it again once that is "
+                        "over: it knows what was replayed"
+                    ) from e
             known = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
             if known is not None and known.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise _TooLarge(f"it is larger than a record of topic {self._stream.topic} may be") from e
@@ -236,6 +243,10 @@ class ThroughSink(Replayer):
 
     def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
         """Have the sinks deliver, one after the other."""
+        with self._file.replaying():
+            return self._deliver(lots)
+
+    def _deliver(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
         outcome: Outcome = Counter()
         sink: SinkRunner | None = None
         try:
