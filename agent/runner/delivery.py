@@ -42,6 +42,8 @@ HELD_BYTES = 32 << 20
 """A simple sink is flushed after so much, even if it wants more events before: until then all of it is in memory."""
 EMPTY_RANGE_SECONDS = 30.0
 """A committing sink's record passes over records without a deliverable event after so long."""
+REJECTED_RANGE_SECONDS = 1.0
+"""The same where events were rejected: a person who tries a configuration waits for their dead letters."""
 
 
 @dataclass
@@ -221,8 +223,11 @@ class Delivery:
         now = time.monotonic()
         waiting = self.ranges.waiting()
         if self.committing is not None:
-            empty = {p for p, r in waiting.items() if not r.events and now - r.since > EMPTY_RANGE_SECONDS}
-            full = self.rejections.partitions() if self.rejections.full else set()
+            ages = {p: now - r.since for p, r in waiting.items() if not r.events}
+            idle = {p: age for p, age in ages.items() if age > REJECTED_RANGE_SECONDS}
+            rejected = self.rejections.partitions() if idle or self.rejections.full else set()
+            empty = {p for p, age in idle.items() if age > EMPTY_RANGE_SECONDS or p in rejected}
+            full = rejected if self.rejections.full else set()
             return (self.committing.due() | full) & waiting.keys() | empty
         oldest = min((r.since for r in waiting.values()), default=now)
         enough = self.full or self.rejections.paused or self.rejections.full
