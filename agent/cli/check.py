@@ -174,7 +174,7 @@ def _own(sentence: str, running: Sequence[int]) -> bool:
     """Return True if the port or the directory is taken by one of the processes `running`."""
     if isinstance(sentence, PortTaken):
         return any(held_by(pid, sentence) for pid in running)
-    return isinstance(sentence, Caution) and any(f"another process ({pid})" in sentence for pid in running)
+    return any(f"another process ({pid})" in sentence for pid in running)
 
 
 def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -23,7 +24,6 @@ from channels.file.takeover import TakeOver
 from channels.file.waiting import Waiting
 from plugins import (
     Batch,
-    Caution,
     Channel,
     Difference,
     EventId,
@@ -110,6 +110,7 @@ class FileChannel(Channel[FileChannelConfig]):
         """Lock the directories and read what they hold. Raises Retry, and FlafkaError where a file is missing."""
         config = self.config
         self._losses.clear()
+        self.metrics.degraded = self._degraded
         try:
             for directory in self.exclusive():
                 make_directory(directory)
@@ -220,7 +221,6 @@ class FileChannel(Channel[FileChannelConfig]):
         self.metrics.add("EventLostCount", events)
         self.log.error("%s", sentence)
         self._losses.append(sentence)
-        self.metrics.degraded = lambda: "; ".join(self._losses[-3:])
         for segment in self._log.segments:
             if segment.path.name == Path(path).name:
                 segment.damaged = True  # for who wants to look at it
@@ -285,7 +285,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 yield f"cannot write into {directory}"
                 continue
             if holder := Lock.held(directory):
-                yield Caution(f"{directory} is used by {holder}; one agent can use it at a time")
+                yield f"{directory} is used by {holder}; one agent can use it at a time"
             if (left := room(existing(directory))) < self.config.minimum_required_space:
                 yield (
                     f"{directory} has {left >> 20} MiB left, less than minimumRequiredSpace, "
@@ -452,13 +452,27 @@ class FileChannel(Channel[FileChannelConfig]):
         untaken = self._waiting.untaken
         if untaken and untaken + events > self.config.capacity:
             return False
-        self._short = False
+        if short := self._short_of_room():
+            self.complain("room", "%s: sources wait", short)
+            self.metrics.error(short)
+        elif self._short:
+            self.metrics.error("")
+        self._short = bool(short)
+        return not short
+
+    def _short_of_room(self) -> str:
+        """Return which directory has no room for events, in words; empty if all have."""
         for directory in self._directories:
             if room(directory) < self.config.minimum_required_space:
-                self.complain("room", "%s has less room than minimumRequiredSpace: sources wait", directory)
-                self._short = True
-                return False
-        return True
+                return f"{directory} has less room than minimumRequiredSpace, and nothing can be stored"
+        return ""
+
+    def _degraded(self) -> str:
+        """Return why the channel does less than it should, as `Metrics.degraded`; also before the first put."""
+        short = ""
+        with contextlib.suppress(OSError):  # a disk that is gone fails the puts
+            short = self._short_of_room() if self._open and not self.metrics.last_error else ""
+        return "; ".join(filter(None, (short, *self._losses[-3:])))
 
     def pressed(self) -> bool:
         """Return True if sources wait for room that taken events occupy."""

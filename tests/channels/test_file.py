@@ -134,12 +134,22 @@ def test_small_bounds_are_the_smallest(tmp_path: Path) -> None:
     files.close()
 
 
-def test_a_full_disk_blocks_too_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_blocks_too_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = opened(tmp_path, minimumRequiredSpace=str(1 << 60))
+    assert "less room than minimumRequiredSpace" in files.metrics.degraded(), "also before the first put"
     files.stopping.set()
     with pytest.raises(Retry, match="no room"):
         files.put(events(1))
     assert "less room than minimumRequiredSpace" in caplog.text
+    assert "less room than minimumRequiredSpace" in files.metrics.last_error
+    assert not files.metrics.degraded()
+    files.stopping.clear()
+    monkeypatch.setattr("channels.file.channel.room", lambda _: 1 << 61)
+    files.put(events(1))
+    assert (files.metrics.last_error, files.metrics.degraded()) == ("", "")
+    monkeypatch.undo()
     assert any("MiB left, less than minimumRequiredSpace" in problem for problem in files.probe())
     files.close()
 
