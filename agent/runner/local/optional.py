@@ -12,6 +12,14 @@ PATIENCE_SECONDS = 3.0
 """How long a put may take, as long as Flume's channels wait for room."""
 
 
+class Late(TimeoutError):
+    """A put that takes too long, and may still succeed."""
+
+    def __init__(self, put: Future[None]) -> None:
+        super().__init__(f"a put has not ended within {PATIENCE_SECONDS:.0f} s: the channel may have no room")
+        self.put = put
+
+
 class OptionalPuts:
     """The puts of one source into one optional channel.
 
@@ -26,7 +34,7 @@ class OptionalPuts:
         self._late: set[Future[None]] = set()
 
     def __call__(self, put: Callable[[], None]) -> None:
-        """Run `put`. Raises what it raises, and TimeoutError where it takes too long or one before still does."""
+        """Run `put`. Raises what it raises; Late where it takes too long, TimeoutError while one before does."""
         with self._lock:
             if self._late:
                 raise TimeoutError("it is still busy with a put that takes too long")
@@ -39,7 +47,7 @@ class OptionalPuts:
                 if not under_way.done():
                     self._late.add(under_way)
                     under_way.add_done_callback(self._ended)
-            raise
+            raise Late(under_way) from None
 
     def close(self) -> None:
         """End its threads, but for one that hangs in a put; the next put begins others."""

@@ -14,7 +14,7 @@ from agent.runner.delivery import intercepted
 from agent.runner.latency import took
 from agent.runner.local.channels import ChannelRunner, HalfStored, Placed
 from agent.runner.local.inflight import InFlight
-from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
+from agent.runner.local.optional import PATIENCE_SECONDS, Late, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
 from agent.runner.local.turns import Turns
 from agent.runner.retries import Backoff
@@ -249,7 +249,10 @@ class SourceRunner(Worker):
             self.optional[name](store)
         except ANY_FAILURE as e:  # whatever it is, nobody waits for an optional channel
             self.metrics.add("OptionalChannelFail")
-            self.metrics.add("OptionalEventDropCount", len(batch))
+            if isinstance(e, Late):
+                e.put.add_done_callback(lambda put: self._drop(batch) if put.exception() is not None else None)
+            else:
+                self._drop(batch)
             if name not in self.refusing:
                 self.refusing.add(name)
                 self.log.warning("optional channel %s does not take events, which are dropped: %s", name, e)
@@ -257,6 +260,9 @@ class SourceRunner(Worker):
             if name in self.refusing:
                 self.refusing.discard(name)
                 self.log.info("optional channel %s takes events again", name)
+
+    def _drop(self, batch: Batch) -> None:
+        self.metrics.add("OptionalEventDropCount", len(batch))
 
     def _store(self, batch: Batch, runner: ChannelRunner, placed: Placed) -> None:
         self._finish(batch, runner, lambda: runner.put(batch, self.dead_letters[runner.name], self.path, placed))
