@@ -119,6 +119,9 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                 writer.produce(topic.name, event=(batch, row), **record)
             except ValueError as e:
                 rejected[batch.id(row)] = str(e)
+            except Retry:
+                self._note_failure(writer)
+                raise
             except KafkaException as e:
                 if e.args[0].fatal():
                     raise Conflict(reason(e)) from e
@@ -128,22 +131,25 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         return rejected
 
     def _settle(self, writer: Writer) -> None:
-        """Return when all is stored. Before it raises, note which events are, and which never can be."""
+        """Return when all is stored."""
         try:
             writer.settle()
         except (Conflict, Retry):
-            if self._topics is not None:
-                self._topics.forget()
-            if writer.keeps_acknowledged:
-                self._stored |= {batch.id(row) for batch, row in writer.acknowledged}
-            if writer.refused:
-                self._alone = True
-            if writer.alone:
-                self._refused |= {
-                    batch.id(row): f"the topic does not take it: {error.str()}"
-                    for (batch, row), error in writer.refused
-                }
+            self._note_failure(writer)
             raise
+
+    def _note_failure(self, writer: Writer) -> None:
+        """Note, before the abort, which events are stored all the same, and which never can be."""
+        if self._topics is not None:
+            self._topics.forget()
+        if writer.keeps_acknowledged:
+            self._stored |= {batch.id(row) for batch, row in writer.acknowledged}
+        if writer.refused:
+            self._alone = True
+        if writer.alone:
+            self._refused |= {
+                batch.id(row): f"the topic does not take it: {error.str()}" for (batch, row), error in writer.refused
+            }
 
     def _committed_all(self, partition: int | None = None) -> None:
         """Forget what was noted of events that are committed now, of one partition or of all."""

@@ -199,7 +199,11 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         writer = self._writer(claim)
         positions = self._positions.get(claim.topic)
         if isinstance(writer, TransactionalWriter) and positions is not None and (note or writer.began):
-            positions.write(writer, claim, end, note)
+            try:
+                positions.write(writer, claim, end, note)
+            except Retry:
+                self._note_failure(writer)
+                raise
         with self.metrics.timed("KafkaEventSendTimer"):
             self._settle(writer)
         return Receipt(claim, start, end, writer.events, None)

@@ -16,6 +16,8 @@ from plugins.shared.offsets import OffsetMetadata
 
 ANSWER_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
+REPORT_SECONDS = 1.0
+"""Time that the report of a refused record may take, once the client knows of it."""
 REFUSALS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -78,11 +80,15 @@ class Writer:
         """Return when all that was produced is stored by all in-sync replicas. Conflict where it was fenced."""
         if self._serve(self._producer.flush, FLUSH_SECONDS):
             raise self._too_late()
+        self._check()
+        self.acknowledged.clear()
+
+    def _check(self) -> None:
+        """Raise Retry where a record was not stored. Conflict where the producer was fenced."""
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
             why = reason(error, topic=self._topic, transactional_id=self.name, right="Write", client=self._client)
             raise failure(f"Kafka did not store what was sent: {why}")
-        self.acknowledged.clear()
 
     def _too_late(self) -> Retry:
         self._late = True
@@ -153,11 +159,20 @@ class TransactionalWriter(Writer):
             raise Retry(f"Kafka does not accept transactions now: {why}") from e
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
-        """Queue one record, in a transaction."""
+        """Queue one record, in a transaction. Raises Retry where the transaction has failed already."""
         if not self.began:
             self._producer.begin_transaction()
             self.began = True
-        super().produce(topic, event=event, **record)
+        try:
+            super().produce(topic, event=event, **record)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError._STATE:
+                raise
+            # A broker has refused an earlier record. Its report says which; the client takes no more until the abort.
+            if self._error is None:
+                self._serve(self._producer.poll, REPORT_SECONDS)
+            self._check()
+            raise Retry(f"a transaction takes no more records: {reason(e)}") from e
 
     def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
         """Make the records and the channel's offset count, both or neither.

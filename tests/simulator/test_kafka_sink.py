@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
 from tests.simulator.kafka import Brokers
@@ -12,7 +14,7 @@ from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.processes import Process
 from tests.simulator.program import configured, installed
 from tests.simulator.running import run_in
-from tests.simulator.world import World, simulation
+from tests.simulator.world import World, simulation, world
 
 HEADERS = {"to": "0"}
 
@@ -138,9 +140,35 @@ def batch_of(bodies: list[bytes], offset: int = 0) -> Batch:
 LARGE, SMALL = b"l" * 30_000, [b"small %d" % number for number in range(12)]
 
 
+def delivered_as_by_the_runner(
+    sink: Any, claim: PartitionClaim, batch: Batch, start: int, seconds: float
+) -> set[int]:
+    """Try to deliver one record's events a few times, `seconds` between writing and staging; return the rejected."""
+    rejected = set[int]()
+    for _ in range(6):
+        try:
+            sink.write(batch)
+        except Rejected as e:
+            rejected |= {id.index for id in e.reasons}
+        world().sleep(seconds)
+        try:
+            sink.commit(sink.stage(claim, start, start + 1))
+            break
+        except Conflict:
+            sink.reset(0)
+            claim = sink.resume(claim, start).claim
+        except Retry:
+            sink.reset()
+    return rejected
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
 @pytest.mark.parametrize("cluster", ["another", ""])
-def test_a_limit_that_is_lowered_costs_the_large_event_alone(cluster: str) -> None:
-    """Of what a topic has acknowledged outside of a transaction nothing is written again."""
+def test_a_limit_that_is_lowered_costs_the_large_event_alone(cluster: str, seconds: float) -> None:
+    """No event is written again that a topic has acknowledged outside of a transaction.
+
+    Brokers may refuse the event in the `seconds` between its writing and the end of the transaction.
+    """
 
     def body(brokers: Brokers) -> None:
         brokers.add_partitions(OUT, 3)
@@ -149,23 +177,31 @@ def test_a_limit_that_is_lowered_costs_the_large_event_alone(cluster: str) -> No
         sink.write(batch_of([b"before"]))
         sink.commit(sink.stage(claim, 0, 1))
         brokers.topics[OUT].configs["max.message.bytes"] = "20000"
-        rejected = set[int]()
-        for _ in range(6):  # as the runner does
-            try:
-                sink.write(batch_of([*SMALL[:6], LARGE, *SMALL[6:]], 1))
-            except Rejected as e:
-                rejected |= {id.index for id in e.reasons}
-            try:
-                sink.commit(sink.stage(claim, 1, 2))
-                break
-            except Conflict:
-                sink.reset(0)
-                claim = sink.resume(claim, 1).claim
-            except Retry:
-                sink.reset()
+        batch = batch_of([*SMALL[:6], LARGE, *SMALL[6:]], 1)
+        rejected = delivered_as_by_the_runner(sink, claim, batch, 1, seconds)
         stored = [entry.value for number in range(3) for entry in brokers.records(OUT, number)]
         assert sorted(stored) == sorted([b"before", *SMALL])
         assert rejected == {6}
+
+    on_brokers(body)
+
+
+def test_an_event_that_a_limit_forbids_is_rejected_though_the_sink_may_not_ask_for_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def not_allowed(*_: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    def body(brokers: Brokers) -> None:
+        brokers.add_partitions(OUT, 3)
+        brokers.topics[OUT].configs["max.message.bytes"] = "20000"
+        monkeypatch.setattr("tests.simulator.kafka.AdminClient.describe_configs", not_allowed)
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        rejected = delivered_as_by_the_runner(sink, claim, batch_of([b"small", LARGE, b"little"]), 0, 1.0)
+        stored = [entry.value for number in range(3) for entry in brokers.records(OUT, number)]
+        assert sorted(stored) == [b"little", b"small"]
+        assert rejected == {1}
 
     on_brokers(body)
 
