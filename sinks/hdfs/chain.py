@@ -245,6 +245,8 @@ class Chain:
         marked = posixpath.dirname(self.last.mark) if self.last is not None else ""
         self.last, self._own = manifest, manifest.id
         self._finish(manifest)
+        if self._vanished:
+            raise self._conflict(manifest, "files that were committed are gone")
         self.position, self._settled = manifest.end, True
         over = "" if manifest.note or manifest.mark else staged
         for directory in filter(None, (over, marked)):
@@ -333,10 +335,21 @@ class Chain:
         for name in missing if done else ():
             self._log.warning("%s was delivered, and moved or deleted by someone since", name)
         if done:
+            if not missing:
+                self._warn_of_note(manifest)
             if manifest.mark and not missing:
                 self._hdfs.mkdirs(manifest.mark)
             self._published = manifest.id
             self._renamed.clear()
+
+    def _warn_of_note(self, manifest: Manifest) -> None:
+        """Log that somebody has removed the note of another owner's commit: who deletes one leaves its directory."""
+        if not manifest.note or manifest.id == self._own:
+            return
+        if self._hdfs.status(posixpath.dirname(manifest.note)) is None:
+            text = "%s-%d: the dead letters of a commit were removed from .flafka/tmp: %s. They are lost, unless they"
+            text += " had been stored before: agent dlq list shows those"
+            self._log.warning(text, manifest.topic, manifest.partition, manifest.note)
 
     def _move(self, file: File) -> str:
         """Rename a file to its final name; done already is fine. Return that name where the file is in no place."""

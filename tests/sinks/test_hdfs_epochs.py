@@ -437,6 +437,48 @@ def test_files_that_are_gone_and_were_never_renamed_are_delivered_again(
     assert sinks(**path).resume(found.claim, None).position == 3, "these were there, and somebody has moved them"
 
 
+def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered_again(
+    sinks: Any, fake: FakeWebHdfs
+) -> None:
+    """Their owner is at work: it must not commit the channel's offset past them."""
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    receipt = sink.stage(OWN, 0, 3)
+
+    def empty(number: int, op: str) -> None:
+        if op == "RENAME" and manifests(fake):
+            fake.tree.remove("/logs/.flafka/tmp")
+
+    fake.before = empty
+    with pytest.raises(Conflict, match="files that were committed are gone"):
+        sink.commit(receipt)
+    fake.heal()
+    found = sink.resume(CLAIM, 0)
+    assert found.position == 0
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(found.claim, 0, 3))
+    assert delivered(fake) == Counter(range(3))
+
+
+def test_a_note_that_was_removed_is_logged_by_the_next_owner_unless_it_was_stored(
+    sinks: Any, fake: FakeWebHdfs, caplog: Any
+) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(OWN, 0, 3, b"letters"))
+    assert sinks().resume(OWN, 0).notes == (b"letters",)
+    sink.noted(OWN)
+    assert sinks().resume(OWN, 0).notes == ()
+    assert "dead letters" not in caplog.text
+    sink.write(records(3, 5))
+    sink.commit(sink.stage(OWN, 3, 5, b"letters"))
+    fake.tree.remove("/logs/.flafka/tmp")
+    assert sinks().resume(OWN, 3).notes == ()
+    assert "app.logs-3: the dead letters of a commit were removed from .flafka/tmp: /logs/.flafka/tmp/" in caplog.text
+
+
 def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}"})
     sink.resume(CLAIM, 0)
