@@ -5,13 +5,20 @@ from __future__ import annotations
 import confluent_kafka
 
 from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.kafka.topics import TOPIC_DEFAULTS
 from tests.simulator.outcomes import Failure
-from tests.simulator.plans import GROUP, OLD_METADATA, TOPIC
+from tests.simulator.plans import GROUP, OLD_METADATA, OUT, TOPIC
 from tests.simulator.program import command, in_process
 from tests.simulator.replays import Replays
 
 GOOD = {"place": "x", "to": "0", "row": "r", "number": "1"}
 """Headers of an event that can be delivered."""
+REJECTED = {"place": "a:b", "to": "77", "number": "large"}
+"""Headers that name no directory on HDFS, no partition of the topic, no number for Solr and no key of a row."""
+BAD, LARGE = b" bad", b" " + b"l" * 30_000
+"""Ends of the bodies of events that no sink takes, or no topic with `LOWERED_BYTES`."""
+LOWERED_BYTES = 20_000
+"""Value of `max.message.bytes` while it is lowered."""
 
 
 class KafkaSteps(Replays):
@@ -36,6 +43,33 @@ class KafkaSteps(Replays):
     def do_partitions(self, total: int) -> None:
         if self.brokers.count(TOPIC):
             self.brokers.add_partitions(TOPIC, max(total, self.brokers.count(TOPIC)))
+
+    def _put(self, *ends: bytes) -> None:
+        """Have an agent put one batch, of events whose bodies end so."""
+        from plugins import Event
+
+        batch = []
+        for end in ends:
+            self.number += 1
+            body = b"event %d%s" % (self.number, end)
+            self.bodies[body] = end != BAD
+            batch.append(Event(body, REJECTED if end == BAD else GOOD))
+        self.feed.waiting.append(batch)
+        self.feed.changed.fire()
+
+    def do_limit(self, which: str, delay: float, seconds: float) -> None:
+        """Lower the size of the largest record that the channel's or the sink's topic takes, between two batches."""
+        topic = OUT if which == "sink" and self.sink == "kafka" else TOPIC
+        self._put(b"", LARGE, b"")
+        self.world.sleep(delay)
+        self._limited(topic, LOWERED_BYTES)
+        self._put(b"", LARGE, b"")
+        self.world.later(seconds, lambda: self._limited(topic, int(TOPIC_DEFAULTS["max.message.bytes"])))
+
+    def _limited(self, topic: str, size: int) -> None:
+        if topic in self.brokers.topics:
+            self.world.told(f"topic {topic} takes records of {size} bytes from now on")
+            self.brokers.topics[topic].configs["max.message.bytes"] = str(size)
 
     def do_truncate(self, partition: int, lost: int) -> None:
         """A replica that lacks the last records becomes leader."""

@@ -104,6 +104,8 @@ class Outcomes:
         """After the latest reset, by topic id and partition."""
         self.letters: Counter[bytes] = Counter()
         """In the end, but for those that were replayed."""
+        self.refused: Counter[bytes] = Counter()
+        """Letters of events that the channel did not take, in the end: these were never in its topic."""
         self.delivered: Counter[bytes] = Counter()
         """In the end."""
         self.spans: list[Any] = []
@@ -115,6 +117,8 @@ class Outcomes:
         """Groups of replays, and their epochs."""
         self.deleted: set[bytes] = set()
         """What was deleted from the store before it was replayed."""
+        self.noted: set[bytes] = set()
+        """Rejected events of which the note of a commit was removed: their letters may be lost, which is logged."""
         self.again_letters: Counter[bytes] = Counter()
         """Of replays."""
         self.again_delivered: Counter[bytes] = Counter()
@@ -200,13 +204,13 @@ class Outcomes:
             channel = spec.channels[0]
             letters = dead_letters_of(spec.name, channel, channel.make(), spec.options)
             found: Counter[bytes] = Counter()
-            self.again_letters, self.redelivered = Counter(), Counter()
+            self.again_letters, self.redelivered, self.refused = Counter(), Counter(), Counter()
             for kept in read(letters):
                 if self._of_replay(kept):
                     self.again_letters[kept.event.body] += 1
                     self.redelivered[kept.event.body] += kept.replayed
                 elif not kept.replayed:
-                    found[kept.event.body] += 1
+                    (found if kept.id is not None else self.refused)[kept.event.body] += 1
                     if kept.letter in self.replayed:
                         raise Failure(f"{kept.event.body!r} was replayed, and nobody knows of it")
             return found

@@ -84,6 +84,8 @@ KINDS = {
     "stream": 2,
     "backup": 1,
     "set-back": 1,
+    "vanish": 2,
+    "limit": 2,
 }
 """What happens, by how often."""
 THEMES = (
@@ -111,7 +113,9 @@ CALLS = {
     "hbase": ("kafka.commit", "hbase.put"),
 }
 """At which calls agents are caught: those around a commit, by sink."""
-MEANWHILE = ("start", "start", "reset", "reset", "root", "delete-group", "foreign", "recreate", "mend", "replay")
+MEANWHILE = (
+    "start", "start", "reset", "reset", "root", "delete-group", "foreign", "recreate", "mend", "replay", "vanish",
+)  # fmt: skip
 """What happens while an agent that was caught sleeps, or is gone, and its session is over."""
 LENGTHS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8)
 """How many steps a plan has besides its beginning and its theme: most of what goes wrong takes few."""
@@ -224,6 +228,12 @@ def step_of(what: str, chance: random.Random) -> Step:
         "partitions": (chance.choice([3, 3, 5]),),
         "caught": (host, chance.randint(0, 3), chance.choice(["asleep", "asleep", "gone"]), chance.choice(MEANWHILE)),
         "set-back": (chance.random() < 0.5,),
+        "vanish": (chance.choice(["uploads", "uploads", "directory", "staged", "staging"]),),
+        "limit": (
+            chance.choice(["channel", "sink"]),
+            chance.choice([0.0, 0.01, 0.5, 5.0]),
+            chance.choice([3.0, 60.0]),
+        ),
         "stream": (chance.randint(4, 10), chance.choice([0.2, 0.7, 2.0])),
     }.get(what, (host,))
     if what == "backup":

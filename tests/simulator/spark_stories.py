@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.simulator.driver import Popen, of_process
+from tests.simulator.kafka_steps import LARGE
 from tests.simulator.plans import SINKS, Plan
 from tests.simulator.stories import Run
 
@@ -69,4 +70,7 @@ class SparkRun(Run):
     def _outcome(self) -> Counter[bytes]:
         found = super()._outcome()
         # At least once, told apart by the events' ids: none of the story's events are the same.
-        return Counter(dict.fromkeys(found, 1)) if self.sink == "kafka" else found
+        if self.sink != "kafka":
+            return found
+        # One task may deliver a large event, and another that repeats it may find that a limit forbids it.
+        return Counter({body: 1 for body in found if not (body.endswith(LARGE) and self.letters[body])})

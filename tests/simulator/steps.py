@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from tests.simulator.faults import Kind
-from tests.simulator.kafka_steps import GOOD, KafkaSteps
+from tests.simulator.kafka_steps import BAD, KafkaSteps
 from tests.simulator.outcomes import Failure
 from tests.simulator.plans import CALLS, GROUP, MENDED, TOPIC, step_of
 from tests.simulator.program import AgentProcess, in_process
@@ -229,28 +232,35 @@ class Steps(KafkaSteps):
                 self.do_retention(partition, kept, "")
 
     def do_put(self, events: int, bad: int) -> None:
-        from plugins import Event
-
-        batch = []
-        for _ in range(events):
-            self.number += 1
-            body = b"event %d%s" % (self.number, b" bad" * bad)
-            self.bodies[body] = not bad
-            # No directory on HDFS, no partition of the topic, no number for Solr, no key of a row.
-            headers = {"place": "a:b", "to": "77", "number": "large"} if bad else GOOD
-            batch.append(Event(body, headers))
-        self.feed.waiting.append(batch)
-        self.feed.changed.fire()
+        self._put(*[BAD * bad] * events)
 
     def do_obstacle(self, seconds: float) -> None:
         """HDFS refuses renames into the directory of the events, for a while."""
         for root in {*self.roots.values()}:
             self.hdfs.fill(f"/{root}/x", seconds)
 
-    def do_vanish(self) -> None:
-        """Somebody empties the directories of what was uploaded."""
-        for root in {*self.roots.values()}:
-            self.hdfs.remove(f"/{root}/.flafka/tmp")
+    def do_vanish(self, what: str) -> None:
+        """Remove directories of files that are not delivered yet, or empty them: on HDFS, or on the agents' disks."""
+        from agent.runner.deadletters.letters import of_notes
+        from sinks.hdfs.staging import PREFIX
+
+        if self.sink != "hdfs":
+            return
+        if what in ("uploads", "directory"):
+            for root in sorted({*self.roots.values()}):
+                directory = f"/{root}/.flafka/tmp"
+                notes = [data for path, data in self.hdfs.files(directory).items() if "/note" in path]
+                self.noted |= {letter.event.body for letter in of_notes(notes)}
+                if self.hdfs.remove(directory) and what == "uploads":
+                    self.hdfs.tree.make_directories(directory)
+            return
+        self.world.told("somebody removes " + ("staging directories" if what == "staging" else "staged files"))
+        for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            if what == "staging":
+                shutil.rmtree(directory)
+            else:
+                for file in directory.iterdir():
+                    file.unlink()
 
     def do_replay(self, host: str) -> None:
         """`agent dlq replay` of all that was not replayed yet."""

@@ -5,6 +5,7 @@ from tests.simulator.mutants.mutant import HDFS, ON_HDFS, OVERTAKEN, Mutant
 CHAIN = "sinks/hdfs/chain.py"
 SINK = "sinks/hdfs/sink.py"
 EPOCHS = "tests/sinks/test_hdfs_epochs.py"
+REMOVALS = "tests/simulator/test_removal_and_limit_stories.py"
 
 COMMIT_RECORD = (
     Mutant(
@@ -68,6 +69,25 @@ COMMIT_RECORD = (
         "bool(self._vanished) and (committed is None or committed < self.last.end)",
         "False",
         f"{EPOCHS}::test_files_that_are_gone_and_were_never_renamed_are_delivered_again",
+    ),
+    Mutant(
+        "vanished-own",
+        "an owner whose files are gone before their renames does not take its commit for done",
+        HDFS,
+        CHAIN,
+        "        if self._vanished:\n"
+        '            raise self._conflict(manifest, "files that were committed are gone")\n',
+        "",
+        f"{REMOVALS}::test_files_that_are_removed_between_their_commit_and_their_renames_are_delivered_again",
+    ),
+    Mutant(
+        "note-removed",
+        "who takes over logs that the letters of a commit were removed",
+        HDFS,
+        CHAIN,
+        "                self._warn_of_note(manifest)\n",
+        "                pass\n",
+        f"{REMOVALS}::test_letters_that_are_removed_with_the_note_of_their_commit_are_logged_as_lost",
     ),
     Mutant(
         "target-tried",

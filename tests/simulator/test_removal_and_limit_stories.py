@@ -1,0 +1,72 @@
+"""Stories of directories that somebody removes, and of topics whose largest record changes while agents run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulator.faults import Fault, Kind
+from tests.simulator.plans import Step
+from tests.simulator.stories import told
+
+BEGIN = (Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (2, 0)))
+MANIFEST = 3
+"""Number of the rename that commits: the commit log begins with the first, and the second is a trial."""
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "spark-hdfs"])
+@pytest.mark.parametrize("what", ["uploads", "directory", "staged", "staging"])
+def test_files_that_are_removed_before_their_commit_are_delivered_all_the_same(sink: str, what: str) -> None:
+    run = told(sink, *BEGIN, Step(3, "vanish", (what,)), Step(0, "put", (1, 0)), Step(20, "put", (1, 0)))
+    assert sorted(run.delivered) == sorted(run.feed.stored)
+
+
+@pytest.mark.parametrize("what", ["uploads", "directory"])
+def test_files_that_are_removed_between_their_commit_and_their_renames_are_delivered_again(what: str) -> None:
+    run = told(
+        "hdfs", *BEGIN, Step(7, "vanish", (what,)), Step(30, "put", (1, 0)),
+        faults=(Fault("h1", "hdfs.rename", MANIFEST, Kind.PAUSED_AFTER, 8.0),),
+    )  # fmt: skip
+    assert "t-0: records 0 to 0 are delivered again" in "\n".join(run.world.story)
+
+
+def test_letters_that_are_removed_with_the_note_of_their_commit_are_logged_as_lost() -> None:
+    run = told(
+        "hdfs", *BEGIN, Step(3, "put", (1, 1)), Step(30, "vanish", ("directory",)), Step(0, "start", ("h1",)),
+        Step(30, "put", (1, 0)),
+        faults=(Fault("h1", "kafka.flush", 1, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert "t-0: the dead letters of a commit were removed from .flafka/tmp" in "\n".join(run.world.story)
+    assert not run.letters
+
+
+def test_letters_that_were_stored_are_not_logged_as_lost() -> None:
+    run = told(
+        "hdfs", *BEGIN, Step(3, "put", (1, 1)), Step(30, "stop", ("h1",)), Step(20, "start", ("h1",)),
+        Step(30, "put", (1, 0)),
+    )  # fmt: skip
+    assert "were removed" not in "\n".join(run.world.story)
+    assert run.letters.total() == 1
+
+
+def test_a_limit_of_the_channels_topic_that_is_lowered_costs_large_events_alone_until_it_is_raised() -> None:
+    run = told(
+        "solr",
+        *BEGIN,
+        Step(3, "limit", ("channel", 5.0, 10.0)),
+        Step(20, "limit", ("channel", 5.0, 10.0)),
+        Step(20, "put", (1, 0)),
+    )
+    assert run.refused.total() == 2
+    assert sorted((run.delivered + run.refused).elements()) == sorted(run.bodies)
+
+
+def test_a_limit_of_the_sinks_topic_that_is_lowered_costs_large_events_alone_until_it_is_raised() -> None:
+    run = told(
+        "kafka",
+        *BEGIN,
+        Step(3, "limit", ("sink", 5.0, 10.0)),
+        Step(100, "limit", ("sink", 5.0, 10.0)),
+        Step(20, "put", (1, 0)),
+    )
+    assert run.letters.total() == 2
+    assert sorted((run.delivered + run.letters).elements()) == sorted(run.bodies)
