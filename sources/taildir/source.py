@@ -181,7 +181,10 @@ class TaildirSource(Source[TaildirConfig]):
             batches = 0
             if tail.predecessor in unfinished:  # its lines would overtake lines of its predecessor
                 unfinished.add(tail)
-                self._reader.go_on_with(tail)
+                if (until := self._postponed.get(tail.predecessor)) is not None:
+                    self._postponed[tail], tail.seen = until, None  # to go on at once would be a busy loop
+                else:
+                    self._reader.go_on_with(tail)
                 continue
             while not self.stopping.is_set():
                 if batches == self.config.max_batch_count:

@@ -124,3 +124,12 @@ def test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read(
 def test_a_file_that_is_truncated_between_its_reading_and_its_proof_is_read_from_its_start(number: int) -> None:
     asleep = Fault("h1", "os.pread", number, Kind.PAUSED_AFTER, 20.0)
     told(Step(0.05, "copytruncate"), Step(0, "write", (6,)), first=AWAKE, faults=[asleep])
+
+
+def test_a_file_whose_predecessor_waits_for_reports_of_the_kernel_waits_with_it() -> None:
+    """Without that, the source looks again and again at once, and in a simulation no time passes."""
+    run, _ = told(
+        Step(0.05, "churn", (8, 0.01)), Step(0.5, "write", (1,)), Step(0.05, "kill-opener"),
+        Step(0.05, "copytruncate"), first=(Step(0, "start"),), seed=146,
+    )  # fmt: skip
+    assert run._arrived()
