@@ -67,7 +67,13 @@ class Session:
         """Nothing."""
 
     def request(self, method: str, url: str, **options: Any) -> Answer:
-        """One request."""
+        """One request, on a connection of its own."""
+        try:
+            world().process.check_descriptors()
+        except OSError as e:
+            raise real.ConnectionError(
+                f"Failed to establish a new connection: {e}", request=SimpleNamespace(url=url)
+            ) from e
         model = world().models["hdfs" if "/webhdfs/" in url else "solr"]
         answer: Answer = model.request(method, url, self.params | (options.pop("params", None) or {}), options)
         return answer

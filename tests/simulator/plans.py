@@ -86,6 +86,7 @@ KINDS = {
     "set-back": 1,
     "vanish": 2,
     "limit": 2,
+    "exhaust": 2,
 }
 """What happens, by how often."""
 THEMES = (
@@ -119,7 +120,7 @@ MEANWHILE = (
 """What happens while an agent that was caught sleeps, or is gone, and its session is over."""
 LENGTHS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8)
 """How many steps a plan has besides its beginning and its theme: most of what goes wrong takes few."""
-LOCAL = {"swap", "drain", "abandon", "retention", "truncate", "away"}
+LOCAL = {"swap", "drain", "abandon", "retention", "truncate", "away", "exhaust"}
 """What does not happen to agents on Spark."""
 OLD_METADATA = ("", "epoch=0", "epoch=3", "epoch=", "epoch=x&topic", '{"a": 1}', "%%&&==;\u2028", "x" * 4000)
 """With offsets that were committed before the first agent starts: by Flume, by version 0.1, by whoever."""
@@ -203,6 +204,7 @@ def step_of(what: str, chance: random.Random) -> Step:
         "put": (chance.randint(1, 6), 0),
         "bad": (chance.randint(1, 3), 1),
         "pause": (host, chance.choice([5.0, 30.0, 80.0])),
+        "exhaust": (host, chance.choice([5.0, 30.0, 80.0])),
         "swap": (host, chance.choice([0.0, 0.05, 0.3, 1.5, 5.0])),
         "drain": (host, chance.choice(["runs", "dies", "stops"]), chance.randint(0, 4)),
         "reset": (chance.choice(["earliest", "same", "middle"]),),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ class Process:
         """Which one of that name."""
         self.alive = True
         self.paused_until = 0.0
+        self.exhausted_until = 0.0
+        """Simulated time before which every opening of a file or a connection fails."""
         self.calls: Counter[str] = Counter()
         self.ended: list[Callable[[], None]] = []
         """Called when it is gone: what the kernel does then, such as closing its connections."""
@@ -45,6 +49,17 @@ class Process:
         self.world.delayed_until = max(self.world.delayed_until, self.paused_until)
         if self.world.process is self:
             self.world.sleep(0)
+
+    def exhaust(self, seconds: float) -> None:
+        """Have it open nothing for so long, as where its file descriptors have run out."""
+        self.world.told(f"{self.name} has no file descriptor left for {seconds:.0f} s")
+        self.exhausted_until = max(self.exhausted_until, self.world.now + seconds)
+        self.world.delayed_until = max(self.world.delayed_until, self.exhausted_until)
+
+    def check_descriptors(self) -> None:
+        """Raise OSError (EMFILE) while it has no file descriptor left."""
+        if self.exhausted_until > self.world.now:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def stir(self) -> None:
         """One of its threads waits for others now: those that are idle look whether there is something to do."""

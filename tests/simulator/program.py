@@ -7,6 +7,7 @@ import gc
 import getpass
 import importlib
 import logging
+import os
 import pkgutil
 import random
 import sys
@@ -111,6 +112,7 @@ def installed() -> Iterator[None]:
     asked_again = (Batch, "from_ipc"), (OffsetMetadata, "parse"), (sys.modules["pyhdfs"], "url_quote")
     for place, name in asked_again:
         change(place, name, _known(getattr(place, name)))
+    change(sys.modules["sinks.hdfs.staging"], "os", _System())
     change(getpass, "getuser", cache(getpass.getuser))
     for module in (sys.modules["sinks.hdfs.places"], sys.modules["sinks.hdfs.naming"]):
         change(module, "safe_name", _known(module.safe_name))
@@ -132,6 +134,15 @@ def _set_level(logger: logging.Logger, level: int | str) -> None:
     """As the real one, which goes through all loggers there are even where nothing changes."""
     if logger.level != level:
         _real_set_level(logger, level)
+
+
+class _System:
+    """In place of `os` where files are staged: no file is opened by a process without a file descriptor."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "open":
+            world().process.check_descriptors()
+        return getattr(os, name)
 
 
 class _NoServer:

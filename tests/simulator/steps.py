@@ -46,6 +46,10 @@ class Steps(KafkaSteps):
         if host in self.agents and self.agents[host].running:
             self.agents[host].process.pause(seconds)
 
+    def do_exhaust(self, host: str, seconds: float) -> None:
+        if host in self.agents and self.agents[host].running:
+            self.agents[host].process.exhaust(seconds)
+
     def do_caught(self, host: str, call: int, how: str, meanwhile: str) -> None:
         """An agent falls asleep, or is killed, at its next call of that kind; something happens until it is back."""
         self.do_start(host)

@@ -1,4 +1,4 @@
-"""Stories of directories that somebody removes, and of topics whose largest record changes while agents run."""
+"""Stories of files that are removed, limits of topics that change, and file descriptors that run out, amid work."""
 
 from __future__ import annotations
 
@@ -70,3 +70,9 @@ def test_a_limit_of_the_sinks_topic_that_is_lowered_costs_large_events_alone_unt
     )
     assert run.letters.total() == 2
     assert sorted((run.delivered + run.letters).elements()) == sorted(run.bodies)
+
+
+def test_a_process_without_file_descriptors_takes_its_events_again_once_it_has_some() -> None:
+    run = told("hdfs", *BEGIN, Step(2, "exhaust", ("h1", 30.0)), Step(1, "put", (1, 0)), Step(60, "put", (1, 0)))
+    assert "Too many open files" in "\n".join(run.world.story)
+    assert sorted(run.delivered) == sorted(run.feed.stored)
