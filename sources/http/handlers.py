@@ -49,6 +49,8 @@ _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
 
 _GZIP = b"\x1f\x8b"
+_SLICE_BYTES = 256
+"""Bytes of a gzip member that are decoded first; each next slice of it has twice as many."""
 
 
 def decompressed(content: bytes, headers: Iterable[tuple[bytes, bytes]], largest: int) -> bytes:
@@ -70,17 +72,24 @@ def decompressed(content: bytes, headers: Iterable[tuple[bytes, bytes]], largest
 
 
 def _unzipped(content: bytes, largest: int) -> bytes:
-    pieces, size = [], 0
+    """Decode the members of gzip, one behind another.
+
+    Each `unused_data` is a copy of what is behind a member. Slices keep that short: with the whole rest in it, a body
+    of many small members would take quadratic time.
+    """
+    pieces, size, at = [], 0, 0
     try:
-        while content:  # members of gzip may follow one another
-            decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
-            pieces.append(decoder.decompress(content, largest - size + 1))
-            size += len(pieces[-1])
-            if size > largest:
-                raise HandlerError(413, f"a request may have at most {largest} bytes, unpacked")
-            if not decoder.eof:
-                raise HandlerError(400, "the gzip body ends too early")
-            content = decoder.unused_data
+        while at < len(content):
+            decoder, count = zlib.decompressobj(16 + zlib.MAX_WBITS), _SLICE_BYTES
+            while not decoder.eof:
+                part = content[at : at + count]
+                if not part:
+                    raise HandlerError(400, "the gzip body ends too early")
+                pieces.append(decoder.decompress(part, largest - size + 1))
+                size += len(pieces[-1])
+                if size > largest:
+                    raise HandlerError(413, f"a request may have at most {largest} bytes, unpacked")
+                at, count = at + len(part) - len(decoder.unused_data), 2 * count
     except zlib.error as e:
         raise HandlerError(400, f"the body is no gzip, as Content-Encoding says: {e}") from None
     return b"".join(pieces)

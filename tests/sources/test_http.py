@@ -8,13 +8,14 @@ import socket
 import ssl
 import threading
 import time
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Event, Retry
-from sources.http import HttpConfig, HttpSource, server
+from sources.http import HttpConfig, HttpSource, handlers, server
 from sources.http.handlers import HandlerError
 from sources.http.handlers import json as read_json
 from tests.plugins.certificates import certificate
@@ -89,6 +90,32 @@ def test_gzip_is_unpacked():
     with Running(handler="blob") as running:
         assert running.post(packed, encoded) == (200, "")
         assert running.events == [Event(packed)]
+
+
+@pytest.mark.parametrize("member", [b"", bytes(range(256)) * 4], ids=["empty", "1024"])
+def test_members_of_gzip_take_linear_time(monkeypatch, member):
+    """Bytes that are handed to zlib, and copied out of it, stand for the time."""
+    handed, real = [], zlib.decompressobj
+
+    class Counting:
+        def __init__(self, bits):
+            self._decoder = real(bits)
+
+        def decompress(self, data, most):
+            handed.append(len(data))
+            return self._decoder.decompress(data, most)
+
+        def __getattr__(self, name):
+            return getattr(self._decoder, name)
+
+    monkeypatch.setattr(handlers.zlib, "decompressobj", Counting)
+    totals = []
+    for count in 1000, 4000:
+        packed = gzip.compress(member) * count
+        assert handlers.decompressed(packed, [(b"content-encoding", b"gzip")], 10_000_000) == member * count
+        totals.append(sum(handed))
+        handed.clear()
+    assert totals[1] < 5 * totals[0]
 
 
 def test_an_object_that_is_no_event_is_refused_with_the_names_of_its_fields():
