@@ -422,7 +422,8 @@ class Log:
             while len(self.segments) > 1 and self.segments[1].first <= number:
                 path = self.segments[0].path
                 if self.segments[0].damaged:
-                    path.replace(path.with_name(path.name + DAMAGED))
+                    with contextlib.suppress(FileNotFoundError):  # an operator has moved it away
+                        path.replace(path.with_name(path.name + DAMAGED))
                 else:
                     path.unlink(missing_ok=True)
                 self.segments.pop(0)

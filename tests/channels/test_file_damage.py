@@ -186,6 +186,27 @@ def test_damage_is_passed_over_and_counted(tmp_path: Path, which: int, caplog: p
     assert path.with_name(f"{path.name}.damaged").read_bytes() == content, "nobody can look at it"
 
 
+def test_a_damaged_file_that_is_moved_away_keeps_no_other_from_being_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = opened(tmp_path)
+    for n in range(40):
+        files.put(events(n, size=100_000))
+    files.close()
+    damaged = segments(tmp_path)[0]
+    with damaged.open("r+b") as file:
+        file.seek(150_000)
+        file.write(b"x")
+    files = opened(tmp_path)
+    owner = consumer(files)
+    owner.take_all()
+    damaged.rename(tmp_path / "away")
+    owner.commit()
+    assert "cannot be deleted" not in caplog.text
+    assert len(segments(tmp_path)) == 1
+    files.close()
+
+
 def test_after_damaged_positions_everything_comes_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     files.put(events(1))
