@@ -159,7 +159,8 @@ class FileChannel(Channel[FileChannelConfig]):
         self._noted, self._waiting = noted, Waiting()
         self._claims, self._runs, self._ends = {}, {}, {}
         undelivered: Counter[str] = Counter()
-        gaps: dict[Segment, int] = {}
+        gaps: Counter[Segment] = Counter()
+        latest: dict[str, Segment] = {}
         for segment, entry in self._log.entries():
             run, partition = segment.run, entry.partition
             if self._runs.setdefault(partition, run) != run:
@@ -171,8 +172,12 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._claims[partition] = noted.positions[partition]
             # In a log of version 0.2, numbers between two segments may be missing on purpose.
             expected = max(self._ends.get(run, 0), segment.first) if not run else self._ends.get(run, segment.first)
-            if entry.number > max(expected, self._delivered(run)):
-                gaps[segment] = gaps.get(segment, 0) + entry.number - max(expected, self._delivered(run))
+            begin = max(expected, self._delivered(run))
+            if entry.number > begin:  # what is missing before the first number of a segment is of the one before it
+                before = max(0, min(entry.number, segment.first) - begin)
+                gaps[latest.get(run, segment)] += before
+                gaps[segment] += entry.number - begin - before
+            latest[run] = segment
             self._ends[run] = entry.number + 1
             if entry.number >= self.committed(partition)[1]:
                 self._waiting.add(partition, entry.number, entry.events)
@@ -200,7 +205,7 @@ class FileChannel(Channel[FileChannelConfig]):
             if events is not None and (lost := events - undelivered[Path(path).name]) > 0:
                 self._lose(path, lost, f"{path} was damaged or cut since the stop: {lost} events in it are lost")
         for segment, entries in gaps.items():
-            if segment.path.name not in known:
+            if entries and segment.path.name not in known:
                 text = f"{segment.path} lacks {entries} puts: their events, at least as many, are lost"
                 self._lose(str(segment.path), entries, text)
         for path, events in noted.accepted.items():

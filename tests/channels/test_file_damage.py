@@ -207,6 +207,28 @@ def test_a_damaged_file_that_is_moved_away_keeps_no_other_from_being_deleted(
     files.close()
 
 
+def test_entries_that_are_missing_at_the_end_of_a_file_are_those_of_that_file(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    for n in range(30):
+        files.put(events(n, size=100_000))
+    end(files, "killed")
+    first, second, *_ = segments(tmp_path)
+    cut(first, 350_000)
+    left = first.read_bytes()
+    files = opened(tmp_path)
+    assert f"{first} lacks 3 puts" in files.metrics.degraded()
+    assert str(second) not in files.metrics.degraded()
+    owner = consumer(files)
+    assert len(owner.take_all()) == 26
+    assert files.metrics.get("EventLostCount") == 4, "the header of one is there"
+    owner.commit()
+    files.close()
+    opened(tmp_path).close()
+    assert [path.name for path in tmp_path.glob("?/*.damaged")] == [f"{first.name}.damaged"]
+    assert first.with_name(f"{first.name}.damaged").read_bytes() == left
+    assert not second.exists()
+
+
 def test_after_damaged_positions_everything_comes_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     files.put(events(1))
