@@ -38,8 +38,8 @@ class FileReader(Reader):
         """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
         self._channel, self._log, self._owner = channel, log, owner
         self._claims: dict[int, PartitionClaim] = {}
-        self._bounds: dict[int, list[int]] = {}
-        """By partition: where batches that were taken begin and end, from the committed offset on."""
+        self._bounds: dict[int, set[int]] = {}
+        """By partition: begins and ends of the batches that were taken, from the committed offset on."""
         self._place = log.place(0)
         self._pushed: tuple[Entry, memoryview] | None = None
         """Read already, and to be taken next."""
@@ -93,7 +93,7 @@ class FileReader(Reader):
                 continue
             origin = Origin.of_record(claim.topic, partition, entry.number, entry.arrival, len(batch), claim.stem)
             parts.append(Batch(batch.records, origin))
-        self._bounds.setdefault(partition, []).extend((start, end))
+        self._bounds.setdefault(partition, set()).update((start, end))
         self._channel.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
         if not parts:
             parts.append(Batch.of([], Origin.of_records(claim.topic, partition, [], [], claim.stem)))
@@ -126,14 +126,15 @@ class FileReader(Reader):
         self._claims.update({claim.partition: claim for claim in own})
         self._channel.commit(own)
         for claim, end in own.items():
-            self._bounds[claim.partition] = [at for at in self._bounds.get(claim.partition, ()) if at >= end]
+            self._bounds[claim.partition] = {at for at in self._bounds.get(claim.partition, ()) if at >= end}
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Move the cursor; see `Reader`. Raises Retry if another copy of this process has moved the commit log."""
         for partition, position in positions.items():
             # A commit log ends where something that was taken ends; else another process has committed to it.
-            expected = {self._channel.committed(partition)[1], *self._bounds.get(partition, [position])}
-            if self._is_foreign(partition, position, position not in expected):
+            expected = position in self._bounds.get(partition, {position})
+            expected = expected or position == self._channel.committed(partition)[1]
+            if self._is_foreign(partition, position, not expected):
                 self._rename_run()
         self.positions.update(positions)
         self._pushed = None

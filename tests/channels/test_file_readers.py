@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from channels.file.reader import FileReader
 from plugins import PartitionClaim, Retry
 from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
 
@@ -208,3 +209,16 @@ def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
     gone = channel(tmp_path).find(id, {None})
     assert gone is not None
     assert (gone.taken, gone.missing) == (None, "it was delivered, and its file was deleted")
+
+
+def test_attempts_that_fail_do_not_add_up(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    owner = consumer(files)
+    reader = owner.reader
+    assert isinstance(reader, FileReader)
+    for _ in range(10):
+        assert owner.take_all() == [b"1"]
+        reader.rewind({0: owner.got.pop().start})
+    assert sorted(reader._bounds[0]) == [0, 1]
+    files.close()
