@@ -316,7 +316,7 @@ class FileChannel(Channel[FileChannelConfig]):
         """Resolve what the channel, which is not open, waits for a person to resolve; see `positions.reset`.
 
         Calls `agreed` with the changes, which raises to prevent them. Raises Retry if an agent uses the channel,
-        FlafkaError if there is no checkpoint, and OSError.
+        FlafkaError if there is no checkpoint, or a missing file exists outside of dataDirs, and OSError.
         """
         lock = Lock(self.config.checkpoints, self.name)
         try:
@@ -324,6 +324,8 @@ class FileChannel(Channel[FileChannelConfig]):
             if not (noted.written or noted.positions):
                 raise FlafkaError(f"{self._checkpoint} does not exist, or is damaged: there is nothing to reset")
             missing = self._missing(noted)
+            if present := positions.elsewhere(missing):
+                raise FlafkaError(present)
             changes = [
                 (path, f"counts as lost, with {'its' if events is None else events} undelivered events")
                 for path, events in missing.items()

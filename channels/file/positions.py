@@ -59,8 +59,25 @@ class Checkpoint:
         return {path: events for path, events in self.files.items() if events != 0 and Path(path).name not in present}
 
 
+def elsewhere(missing: Mapping[str, int | None]) -> str:
+    """Return an error about missing segments that exist outside of dataDirs; empty if none does."""
+    present = [path for path in missing if os.path.exists(path)]  # noqa: PTH110 - Path.exists raises PermissionError
+    if not present:
+        return ""
+    paths, exist = present[0], "exists"
+    if len(present) > 1:
+        paths, exist = f"{paths} and {len(present) - 1} more", "exist"
+    directories = ",".join(sorted({str(Path(path).parent) for path in present}))
+    return (
+        f"{paths} {exist}, but not in dataDirs, with events that were stored and not delivered: name {directories} "
+        "in dataDirs too (for agent group: --data-dirs), or move the files into dataDirs"
+    )
+
+
 def refusal(missing: Mapping[str, int | None], name: str, checkpoints: Path, directories: Sequence[Path]) -> str:
-    """Return why the channel of that name cannot be opened without these segments, and the two ways out."""
+    """Return why the channel of that name cannot be opened without these segments, and the ways out."""
+    if present := elsewhere(missing):
+        return present
     here = {directory.absolute() for directory in directories}
     several = len(missing) > 1
     known = [events for events in missing.values() if events is not None]

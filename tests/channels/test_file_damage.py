@@ -122,18 +122,41 @@ def test_without_a_file_the_channel_stays_closed_until_it_is_back_or_its_loss_is
     files.close()
 
 
-def run(command: str) -> str:
+def run(command: str, code: int = 0) -> str:
     """Return what `agent` prints."""
     words = shlex.split(command)
     assert words.pop(0) == "agent"
     done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == code, done.output
     return done.output
 
 
-def refused(directory: Path) -> str:
+def test_a_reset_does_not_accept_the_loss_of_files_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # has the default dataDirs
+    files = opened(tmp_path)
+    for n in range(15):
+        files.put(events(n, size=100_000))
+    files.close()
+    first, _ = segments(tmp_path)
+    named = f"name {tmp_path}/a,{tmp_path}/b in dataDirs too"
+    for data_dirs in "", f"--data-dirs {tmp_path}":
+        options = f"files --checkpoint-dir {tmp_path}/c {data_dirs}"
+        sentence = run(f"agent group reset {options} --yes", code=1)
+        assert f"{first} and 1 more exist, but not in dataDirs" in sentence
+        assert named in sentence
+        assert named in run(f"agent group describe {options}")
+    assert named in refused(tmp_path, dataDirs=str(tmp_path / "d"))
+    files = opened(tmp_path)
+    assert files.metrics.get("EventLostCount") == 0
+    assert len(consumer(files).take_all()) == 15
+    files.close()
+
+
+def refused(directory: Path, **options: str) -> str:
     """Return why the channel cannot be opened."""
-    files = channel(directory)
+    files = channel(directory, **options)
     with pytest.raises(FlafkaError) as raised:
         files.open()
     files.close()
