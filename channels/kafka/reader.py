@@ -304,14 +304,28 @@ class KafkaReader(Poller, Reader):
         """Return that error, which is committed with the offset where a person has to decide.
 
         Otherwise the sink would go on by itself, past records, once new ones have taken the lost offsets. A commit
-        that fails is made at the next attempt, which finds the loss again.
+        that fails is made at the next attempt, which finds the loss again. Where fetched records are not delivered
+        yet, return a Retry instead.
         """
         if isinstance(error, RecordsLost):
             claim, said = error.claim, OffsetMetadata.of(error.claim)._replace(lost=error.lost)
+            if claim.partition in self._fetched.claims and not self._is_delivered(claim, error.offset):
+                # The offset of the error is that of the fetch: a reset to it would skip what brokers still have.
+                return Retry(f"{claim.topic}-{claim.partition}: brokers have lost records: joining the group again")
             at = TopicPartition(claim.topic, claim.partition, error.offset, metadata=said.text())
             with suppress(KafkaException):
                 self.consumer.commit(offsets=[at], asynchronous=False)
         return error
+
+    def _is_delivered(self, claim: PartitionClaim, end: int) -> bool:
+        """Return True if the group has committed all records of that partition before offset `end`. False where
+        brokers do not answer, or the group has no offset.
+        """
+        try:
+            (at,) = committed(self.consumer, [TopicPartition(claim.topic, claim.partition)], COMMITTED_SECONDS)
+        except KafkaException:
+            return False
+        return at.offset >= end
 
     def _apply_seeks(self) -> None:
         seeks = self._fetched.seeks()

@@ -146,6 +146,17 @@ def test_a_leader_that_lacks_records_loses_those_and_delivers_none_twice() -> No
     assert "has read records 0 to 1, 2 in all, which the brokers have lost" in "\n".join(run.world.story)
 
 
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 3.0])
+def test_a_leader_that_lacks_records_takes_from_a_sink_none_that_it_has_and_has_not_delivered(seconds: float) -> None:
+    """The group is reset to the end of its topic, before which the brokers have what the open file has."""
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "put", (1, 0)),
+        Step(0.3, "put", (1, 0)), Step(0.3, "put", (1, 0)), Step(seconds, "truncate", (0, 1)),
+        Step(40, "put", (1, 0)),
+    )  # fmt: skip
+    assert "t-0: brokers have lost records: joining the group again" in "\n".join(run.world.story)
+
+
 @pytest.mark.parametrize("sink", ["hdfs", "spark-hdfs"])
 def test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset(sink: str) -> None:
     """Neither new records, which take the lost offsets, nor restarts have it go on by itself."""
