@@ -26,6 +26,8 @@ from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
+BATCH_BYTES = 1 << 20
+"""Size of a request batch, unless it is configured or the topic takes less."""
 STALL_SECONDS = 5.0
 PURGED_SECONDS = 10.0
 """Time that a replaced client may take to report its records as given up."""
@@ -272,7 +274,8 @@ class ChannelProducer:
 
     def _new_producer(self, more: Mapping[str, Any] = MappingProxyType({})) -> Producer:
         """Return a producer whose requests are no larger than the topic's largest record, or brokers refuse them."""
-        return Producer({"batch.size": min(1 << 20, self._limits.record_bytes), **self._properties, **more})
+        wanted = int(number(self._properties.get("batch.size")) or BATCH_BYTES)
+        return Producer({**self._properties, "batch.size": min(wanted, self._limits.record_bytes), **more})
 
     # --- records of a batch
 

@@ -41,6 +41,21 @@ def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written,
     assert (made[0]["linger.ms"], made[0].get("sticky.partitioning.linger.ms")) == wanted
 
 
+@pytest.mark.parametrize(("written", "wanted"), [("", 20_000), ("4000000", 20_000), ("0x1000", 0x1000)])
+def test_no_request_is_larger_than_the_topic_takes(monkeypatch, written, wanted):
+    """Brokers would refuse it as a whole, with all of its records."""
+    made = []
+    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    properties = {"kafka.producer.batch.size": written} if written else {}
+    producer = producing_to("127.0.0.1:1", **properties)
+    try:
+        producer._limits = Limits(20_000)
+        producer._new_producer({"batch.num.messages": 1})
+    finally:
+        producer.close()
+    assert [one["batch.size"] for one in made] == [min(int(written or "1048576", 0), 1 << 20), wanted]
+
+
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [({}, None), ({"compression.type": "ZSTD"}, "zstd"), ({"compression.codec": "none"}, "none")],
