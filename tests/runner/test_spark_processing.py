@@ -14,6 +14,7 @@ import pytest
 
 from agent.config import Diagnostic, load
 from agent.options import AgentOptions
+from agent.runner.retries import with_brokers
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from agent.testing import session
@@ -302,6 +303,10 @@ def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_the_way_out(
 
     monkeypatch.setattr(made.channel, "refusals", refusals)
     monkeypatch.setattr(made.channel, "refuse", kept.append)
-    with pytest.raises(FlafkaError, match=r"--to 30 --new-ids, and name another a1\.sinks\.p\.checkpoint"):
+    with pytest.raises(
+        FlafkaError, match=r"^name another a1\.sinks\.p\.checkpoint, and reset its group: "
+    ) as refused:
         made._refuse_lost()
+    text = with_brokers(str(refused.value), {"group": "own:9092"})
+    assert text.endswith("--to 30 --new-ids --bootstrap-server own:9092")
     assert [error.offset for error in kept] == [40]

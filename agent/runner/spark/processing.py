@@ -156,7 +156,8 @@ class Processing:
                 if isinstance(error, RecordsLost):  # Spark itself stops at what retention removed
                     with suppress(Retry, Conflict):  # the next attempt finds it again
                         self.channel.refuse(error)
-                    raise FlafkaError(f"{error}, and name another {self.job.sink.path}.checkpoint")
+                    # The error ends with a command, to which the reports of failures add the brokers.
+                    raise FlafkaError(f"name another {self.job.sink.path}.checkpoint, and reset its group: {error}")
 
     def _tell_late(self) -> None:
         """Say where neither the group nor a checkpoint has a position, and what was the first is gone."""
