@@ -115,7 +115,7 @@ class Writer:
 
     def _forget(self) -> bool:
         """Start afresh. False if this producer may be stuck, or would send the same request batch again."""
-        error, self._error, self.events = self._error, None, 0
+        error, self._error, self._topic, self.events = self._error, None, "", 0
         refused, code = bool(self.refused), error.code() if error is not None else None
         self.acknowledged.clear()
         self.refused.clear()
@@ -135,8 +135,8 @@ class Writer:
             if event is not None:
                 self.acknowledged.append(event)
             return
-        self._error = self._error or error
-        self._topic = self._topic or message.topic() or ""
+        if self._error is None:
+            self._error, self._topic = error, message.topic() or ""
         if event is not None and error.code() in REFUSALS:
             self.refused.append((event, error))
 

@@ -157,6 +157,21 @@ def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
     writer.close()
 
 
+def test_each_failure_names_its_own_topic(brokers):
+    """Also after an abort, with the same producer."""
+    writer = Writer({"bootstrap.servers": brokers, "log_level": 0})
+    try:
+        for topic in ("out", "other"):
+            for failed in (topic, "later"):
+                error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                writer._delivered(None, error, SimpleNamespace(topic=lambda name=failed: name))
+            with pytest.raises(Retry, match=f"lacks the right Write on topic {topic} "):
+                writer.settle()
+            assert writer.abort()
+    finally:
+        writer.close()
+
+
 def test_a_writer_that_was_late_is_let_go_with_its_client():
     idle = {"bootstrap.servers": "none", "test.mock.num.brokers": 1, "linger.ms": 20_000, "log_level": 0}
     references = []
