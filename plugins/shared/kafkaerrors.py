@@ -169,13 +169,15 @@ def trouble(client: Mapping[str, Any], server: str, heard: Heard) -> Trouble | N
     protocol = str(client.get("security.protocol", "PLAINTEXT")).upper()
     address = server.rpartition("://")[2]
     host, _, port = address.rpartition(":") if ":" in address else (address, ":", "9092")
-    if not port.isdecimal():
-        return Trouble("it must be written as host:port", False)
     host = host.strip("[]")
+    if not host or not port.isdecimal():
+        return Trouble("it must be written as host:port", False)
     try:
         connection = socket.create_connection((host, int(port)), timeout=LOOK_SECONDS)
     except socket.gaierror as e:
         return Trouble(f"unknown host ({e.strerror})", True)
+    except ValueError:  # UnicodeError: a label between dots is empty or too long (RFC 1034, section 3.1)
+        return Trouble(f"{host} is no name of a host", True)
     except TimeoutError:
         return Trouble(f"no connection within {LOOK_SECONDS:.0f} s; is a firewall between?", True)
     except (OSError, OverflowError) as e:

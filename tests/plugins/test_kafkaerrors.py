@@ -1,0 +1,34 @@
+"""Sentences about Kafka brokers that cannot be used; tests/system has those about secured ones."""
+
+import pytest
+
+from plugins import Retry
+from plugins.shared.kafkaerrors import Heard, Trouble, metadata, trouble
+
+LONG = f"{'k' * 64}.example.com"
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_SSL"])
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        ("kafka1..example.com:9092", "kafka1..example.com is no name of a host"),
+        ("SSL://.example.com:9092", ".example.com is no name of a host"),
+        (f"{LONG}:9092", f"{LONG} is no name of a host"),
+        (":9092", "it must be written as host:port"),
+        ("[]:9092", "it must be written as host:port"),
+        ("h:", "it must be written as host:port"),
+    ],
+)
+def test_a_server_that_is_written_wrong_is_told_in_a_sentence(protocol, server, text):
+    found = trouble({"security.protocol": protocol}, server, Heard())
+    assert found == Trouble(text, text.endswith("a host"))
+
+
+def test_brokers_behind_a_name_that_no_host_has_are_named():
+    client = {"bootstrap.servers": "kafka1..example.com:9092", "log_level": 0}
+    with pytest.raises(Retry) as failed:
+        metadata(client, 0.5, "channel c1: ")
+    assert str(failed.value) == (
+        "channel c1: no Kafka broker answers at kafka1..example.com:9092: kafka1..example.com is no name of a host"
+    )
