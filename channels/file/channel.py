@@ -515,7 +515,7 @@ class FileChannel(Channel[FileChannelConfig]):
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
     def _claim(self, topic_id: str, epoch: int, partition: int) -> PartitionClaim:
-        return PartitionClaim("file", self.name, topic_id, self.name, epoch, partition, ids=2)
+        return PartitionClaim("file", self.name, topic_id, self.name, epoch, partition)
 
     def partitions(self, reader: FileReader) -> set[int]:
         """Return the partitions that are to be this reader's, and assign it those that no reader has."""

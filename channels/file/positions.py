@@ -127,7 +127,7 @@ def _positions(lines: list[dict[str, Any]]) -> dict[int, tuple[PartitionClaim, i
     found = {}
     for line in lines:
         position = line.pop("position")
-        claim = PartitionClaim(**line)
+        claim = PartitionClaim(**{name: line[name] for name in PartitionClaim._fields})
         found[claim.partition] = claim, position
     return found
 

@@ -21,7 +21,7 @@ from agent.runner.deadletters.letters import (
 from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
 from plugins import Batch, Components, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
 
-CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3, ids=2)
+CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3)
 IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
 LETTERS = st.builds(
     DeadLetter,
