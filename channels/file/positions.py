@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugins import PartitionClaim
+from plugins import FlafkaError, PartitionClaim
 from plugins.shared.disk import replace
 from plugins.shared.offsets import next_epoch
 
 NAME = "flafka.positions"
+VERSION = 1
+"""Version of the checkpoint. A checkpoint without a number is of version 1; a later one has a field `version`."""
 RUNS = 100
 """Runs that are remembered after their segments were deleted, for `agent trace`."""
 
@@ -84,7 +86,10 @@ def command(name: str, checkpoints: Path, directories: Sequence[Path]) -> str:
 
 
 def read(path: Path, log: logging.Logger) -> Checkpoint:
-    """Return the checkpoint; an empty one if there is no file, or a damaged one, which is logged. Raises OSError."""
+    """Return the checkpoint; an empty one if there is no file, or a damaged one, which is logged.
+
+    Raises OSError, and FlafkaError for a checkpoint of another version.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -95,7 +100,17 @@ def read(path: Path, log: logging.Logger) -> Checkpoint:
         return Checkpoint()
     if isinstance(found, list):
         return Checkpoint(_positions(found))
+    if (version := found.pop("version", VERSION)) != VERSION:
+        raise of_version(path, "checkpoint", version)
     return Checkpoint(_positions(found.pop("positions")), **found, written=True)
+
+
+def of_version(path: Path, what: str, version: object) -> FlafkaError:
+    """Return the error for a file of another version, with the way out."""
+    return FlafkaError(
+        f"{path} is a {what} of version {version}, and this channel reads version {VERSION}: deliver what the "
+        "channel holds with the agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
+    )
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:

@@ -1,14 +1,16 @@
 """The file channel with several readers, and with sinks that have a record of their own."""
 
+import base64
 import json
 import shutil
 import threading
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from plugins import PartitionClaim, Retry
+from plugins import FlafkaError, PartitionClaim, Retry
 from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
 
 
@@ -131,6 +133,71 @@ def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path)
     assert owner.take_all() == [b"0", b"1"]
     assert {*owner.got[0].batch.ids()} == ids
     files.close()
+
+
+# --- versions
+
+RUN = "8d8797b62938"
+SEGMENT = (
+    "c-nLGaWxE#(sb-#VgLe01_WT@^if^}6!;GW7l3>LuqYP;4+9$mD+33R1=7I6zyhSU0M&qKkRcU7ECN<90aV4tzz)<Q02G1fX"
+    "JiG*IRLQ&5VJt-0?`@y#U&s%2M~fpKqL>C&jZBlU_QtIkiHW@`#@&G%m>*9HJ=4U%b=N^l%G-wVY9%+LH=3+bt?ndE)l5Dc)"
+    "%tyFtI@W0Ra#nL)--m3kje~7O0F5R2(@BnHg{c4m28BA0rwcSv&*D{U=b|FNW%VW)`6P7{HhTi+gjhxR;d-_X?n?6F>@gcv`"
+    "~ZA6))3KobM`6GXcKQ)<Lkn<<Et3NwLaG^LKF)B#AThFDT609-InuK"
+)
+"""Two entries of one event each, as the channel has written them."""
+CHECKPOINT = (
+    '{"positions": [{"cluster_id": "file", "topic": "files", '
+    '"topic_id": "08cc3c0ef1db40f7a5ce8b5fe4a1a9e4.8d8797b62938", "group": "files", "epoch": 0, "partition": 0, '
+    '"ids": 2, "record": "hdfs:/x/.flafka", "shared_epoch": 0, "position": 1}], "files": {"%s": null}, "next": 0, '
+    '"accepted": {}, "runs": ["8d8797b62938"], "renamed": {}, "epoch": 0, "inode": %d}'
+)
+
+
+def left(directory: Path, version: str = "") -> tuple[Path, Path]:
+    """Files of a channel that was killed, of whose two events one is delivered: checkpoint and segment."""
+    for name in "abc":
+        (directory / name).mkdir()
+    for name in "ab":
+        (directory / name / "flafka.channel").write_text("08cc3c0ef1db40f7a5ce8b5fe4a1a9e4")
+    segment, checkpoint = directory / "a" / f"flafka-{0:020d}-{RUN}.log", directory / "c" / "flafka.positions"
+    segment.write_bytes(zlib.decompress(base64.b85decode(SEGMENT)) + bytes(100))  # zeros are written ahead
+    text = CHECKPOINT % (segment, (directory / "a" / "flafka.channel").stat().st_ino)
+    text = text.replace('"next"', f'{version}"next"')
+    checkpoint.write_text(f"{zlib.crc32(text.encode()):08x} {text}\n")
+    return checkpoint, segment
+
+
+def test_a_directory_of_version_1_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    left(tmp_path)
+    files = opened(tmp_path)
+    owner = consumer(files)
+    assert owner.take_all() == [b"1"]
+    assert [str(id) for id in owner.got[0].batch.ids()] == ["files~406348cc13-0-1-0"]
+    assert owner.claims[0].record == "hdfs:/x/.flafka"
+    files.close()
+    assert not caplog.records
+
+
+def refused(directory: Path, path: Path, what: str) -> None:
+    before = {one: one.read_bytes() for one in directory.rglob("flafka*")}
+    with pytest.raises(FlafkaError) as error:
+        opened(directory)
+    assert str(error.value) == (
+        f"{path} is a {what} of version 2, and this channel reads version 1: deliver what the channel holds with the "
+        "agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
+    )
+    assert {one: one.read_bytes() for one in directory.rglob("flafka*")} == before
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    checkpoint, _ = left(tmp_path, '"version": 2, ')
+    refused(tmp_path, checkpoint, "checkpoint")
+
+
+def test_a_segment_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    _, segment = left(tmp_path)
+    segment.write_bytes(segment.read_bytes().replace(b"FLE1", b"FLE2"))
+    refused(tmp_path, segment, "segment")
 
 
 def test_a_directory_of_version_0_2_is_read_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

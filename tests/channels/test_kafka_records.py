@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -166,6 +168,30 @@ def test_a_replayed_record_is_decoded_as_it_was() -> None:
     assert "marked as replayed, but without" in taken.undecodable[0].reason
 
 
+RECORD = (
+    "c-oy%I}XAy41H<Sk5GmV73#pi5jX+|;1r0V15yVV;6@yPLv-Xu;W<emjmpBSTsw~a{2XhoeF117Sizt~ftnGaG&J3lHR3bcj"
+    "n=yQj#VWpb~McRepSfbp0=fFc!=+Z%T?l<pJe23+}Y47cNPNa8#zxnCw`e0__g>=!hIZ0cOUCdo)q>Gw8G75!)C@YBGX|H55"
+    "KY3HN8d0N*!(vA+PX7j^C&gANQ%`9OwH;|2WgXp6kyw^}!hy^qv>=7Juk%lDZ~(_X*j;KEL+cB{|ts{2NtXBdq"
+)
+"""An event of body `0` with the header `host`, as the channel has written it, compressed."""
+
+
+def test_a_record_of_version_1_is_read() -> None:
+    (taken,) = read([Record(3, 7, None, zlib.decompress(base64.b85decode(RECORD)), [("flafka.format", b"arrow/1")])])
+    assert list(taken.batch) == [Event(b"0", {"host": "h"})]
+    assert [str(id) for id in taken.batch.ids()] == ["topic~36a9e7f1c9-2-3-0"]
+
+
+@pytest.mark.parametrize("form", ["arrow/2", "raw/2"])
+def test_a_record_of_another_version_is_rejected_with_the_way_out(form: str) -> None:
+    (taken,) = read([Record(3, 7, None, b"", [("flafka.format", form.encode())])])
+    (unread,) = taken.undecodable
+    assert unread.reason == (
+        f"the record's format (flafka.format header) is {form}, and this agent reads arrow/1 and raw/1: deliver it "
+        "with the agent that wrote it, or replay it with a later one"
+    )
+
+
 def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
     plain = [of_flume(n, Event(b"%d" % n)) for n in range(25_000)]
     taken = read([*plain, of_arrow(25_000, *[Event(b"a")] * 30_000), of_raw(25_001, Event(b"last"))])
@@ -197,7 +223,7 @@ def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
     reasons = [u.reason for u in taken.undecodable]
     assert "no AvroFlumeEvent either" in reasons[0]
     assert "parseAsFlumeEvent = false" in reasons[0]
-    assert "is arrow/9, not arrow/1 or raw/1" in reasons[2]
+    assert "is arrow/9, and this agent reads arrow/1 and raw/1" in reasons[2]
     (taken,) = read(bad[:1])
     assert (len(taken.batch), taken.start, taken.end) == (0, 50, 51)
 
