@@ -39,7 +39,7 @@ class OffsetMetadata(NamedTuple):
     topic_id: str = ""
     """Id of the topic that the offset belongs to; empty while unknown."""
     ids: int = 2
-    """Event-ID scheme of the group: `PartitionClaim.ids`. 1 is the scheme of version 0.1, see `refusal`."""
+    """Event-ID scheme of the group: `PartitionClaim.ids`. 1 stands for metadata without one, see `refusal`."""
     record: str = ""
     """Location of the commit log of the sink that committed it; empty if it has none."""
     lost: str = ""
@@ -85,7 +85,7 @@ def refusal(said: OffsetMetadata) -> str:
     if said.version != VERSION:
         return f"has metadata of version {said.version}, and this agent reads version {VERSION}"
     if said.ids < 2:
-        return f"has event-ID scheme {said.ids}, of version 0.1, and this agent knows scheme 2 and later ones"
+        return f"has event-ID scheme {said.ids}, and this agent knows scheme 2 and later ones"
     return ""
 
 

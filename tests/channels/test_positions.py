@@ -58,9 +58,9 @@ WAY_OUT = (
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ("epoch=0", "has event-ID scheme 1, of version 0.1, and this agent knows scheme 2 and later ones"),
-        ("epoch=3\x7f", "has event-ID scheme 1, of version 0.1, and this agent knows scheme 2 and later ones"),
-        ("topic=now&record=x", "has event-ID scheme 1, of version 0.1, and this agent knows scheme 2 and later ones"),
+        ("epoch=0", "has event-ID scheme 1, and this agent knows scheme 2 and later ones"),
+        ("epoch=3\x7f", "has event-ID scheme 1, and this agent knows scheme 2 and later ones"),
+        ("topic=now&record=x", "has event-ID scheme 1, and this agent knows scheme 2 and later ones"),
         ("epoch=3&topic=now&ids=2&version=2", "has metadata of version 2, and this agent reads version 1"),
     ],
 )
