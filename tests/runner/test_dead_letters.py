@@ -121,8 +121,8 @@ def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) ->
         return StoredDeadLetter("n", 0, f"a1.sinks.{sink}", None, "why", Event(b""), 0, False, False, group)
 
     owned = Owned(spec, channel, letters, None)
-    ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("k1", ""), ("gone", "theirs")]
-    theirs = [("k1", "theirs"), ("k2", "ours"), ("k1", "ours-too")]
+    ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("gone", "theirs")]
+    theirs = [("k1", "theirs"), ("k1", ""), ("k2", "ours"), ("k1", "ours-too")]
     assert [kept(*one) in owned for one in ours + theirs] == [True] * len(ours) + [False] * len(theirs)
     asked = Owned(spec, channel, letters, "theirs")
     assert [kept(*one) in asked for one in [*ours[:2], *theirs[:1]]] == [False, False, True]

@@ -265,7 +265,7 @@ def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
                 fields["arrival"],
                 fields["undecodable"],
                 fields["letter"],
-                fields.get("group", ""),
+                fields["group"],
             )
         )
     return letters

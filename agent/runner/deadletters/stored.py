@@ -46,7 +46,7 @@ class StoredDeadLetter:
     replayed: bool
     kept_by: str = ""
     """The configuration file of the agent that wrote it into a file; in a topic the consumer group for which a sink
-    rejected it. Empty where neither is known, as in what earlier versions have kept."""
+    rejected it. Empty where no sink did, or where the agent had no configuration file."""
 
 
 def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
@@ -86,7 +86,7 @@ class Owned:
         if self._kept_by is not None:
             return kept.kept_by == self._kept_by
         if (group := self._groups.get(kept.component)) is not None:
-            return kept.kept_by in ("", group) or kept.kept_by.startswith(f"{group}.replay.")
+            return kept.kept_by == group or kept.kept_by.startswith(f"{group}.replay.")
         return bool(self._groups) or kept.kept_by in self._known
 
 
