@@ -168,10 +168,9 @@ class FileChannel(Channel[FileChannelConfig]):
                 )
             if self._belongs(noted, partition):
                 self._claims[partition] = noted.positions[partition]
-            # In a log of version 0.2, numbers between two segments may be missing on purpose.
-            expected = max(self._ends.get(run, 0), segment.first) if not run else self._ends.get(run, segment.first)
-            if entry.number > max(expected, self._delivered(run)):
-                gaps[segment] = gaps.get(segment, 0) + entry.number - max(expected, self._delivered(run))
+            expected = max(self._ends.get(run, segment.first), self._delivered(run))
+            if entry.number > expected:
+                gaps[segment] = gaps.get(segment, 0) + entry.number - expected
             self._ends[run] = entry.number + 1
             if entry.number >= self.committed(partition)[1]:
                 self._waiting.add(partition, entry.number, entry.events)
@@ -179,8 +178,6 @@ class FileChannel(Channel[FileChannelConfig]):
         used = self._runs.keys()
         bases = (0, *(one + 1 for one in sorted(used)))
         self._base = next(base for base in bases if used.isdisjoint(range(base, base + PARTITIONS)))
-        if noted.positions and not noted.written and not self._claims:
-            self.log.warning("%s is about other files than those in %s: ignored", self._checkpoint, self._directories)
         self._report(noted, undelivered, gaps)
 
     def _belongs(self, noted: Checkpoint, partition: int) -> bool:
@@ -316,7 +313,7 @@ class FileChannel(Channel[FileChannelConfig]):
         lock = Lock(self.config.checkpoints, self.name)
         try:
             noted = positions.read(self._checkpoint, self.log)
-            if not (noted.written or noted.positions):
+            if not noted.written:
                 raise FlafkaError(f"{self._checkpoint} does not exist, or is damaged: there is nothing to reset")
             missing = self._missing(noted)
             changes = [
@@ -503,7 +500,7 @@ class FileChannel(Channel[FileChannelConfig]):
             own = next((found.read_text() for one in self._directories if (found := one / ID).exists()), "")
             noted = positions.read(self._checkpoint, self.log)
             there = {run for _, run, _ in files([one for one in self._directories if one.is_dir()])}
-            for run in {"", *there, *noted.runs}:
+            for run in {*there, *noted.runs}:
                 claim = self._claim(noted.topic_id(own, run), noted.epoch, id.partition)
                 if claim.stem == id.topic:
                     position = 0 if run in there else id.offset + 1  # the files of that run were delivered

@@ -34,7 +34,7 @@ _MAGIC = b"FLE1"
 _ANY_MAGIC = re.compile(rb"FLE(\d)")
 _COVERED = len(_MAGIC) + 4
 _NAME = re.compile(r"flafka-(\d{20})(?:-([0-9a-f]{12}))?\.log")
-"""First number and run. Segments of versions up to 0.2 have no run."""
+"""First number and run. Segments of version 0 have no run."""
 DAMAGED = ".damaged"
 """Suffix of files that nothing reads any more, kept for an operator."""
 _SCAN_BYTES = 1 << 20
@@ -72,7 +72,7 @@ class Written(NamedTuple):
 class Segment:
     """One file of the log. The file stays open while anyone reads it, also after its deletion."""
 
-    def __init__(self, path: Path, first: int, run: str = "") -> None:
+    def __init__(self, path: Path, first: int, run: str) -> None:
         self.path, self.first, self.run = path, first, run
         self.damaged = False
         """True if entries in it are lost. Such a file is kept when its other entries are delivered."""
@@ -447,7 +447,7 @@ def _set_aside(segment: Segment, begin: int, count: int) -> str:
 
 
 def drop_from(directories: Sequence[Path], number: int) -> None:
-    """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises OSError."""
+    """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises as `files`."""
     for first, _, path in files(directories):
         if first >= number:
             path.unlink()
@@ -456,9 +456,16 @@ def drop_from(directories: Sequence[Path], number: int) -> None:
 
 
 def files(directories: Sequence[Path]) -> list[tuple[int, str, Path]]:
-    """Return first number, run and path of each segment, in the order of their entries. Raises OSError."""
+    """Return first number, run and path of each segment, in the order of their entries.
+
+    Raises OSError, and FlafkaError for a segment of version 0.
+    """
     found = (path for directory in directories for path in directory.iterdir())
-    return sorted((int(match[1]), match[2] or "", path) for path in found if (match := _NAME.fullmatch(path.name)))
+    named = [(match, path) for path in found if (match := _NAME.fullmatch(path.name))]
+    for match, path in named:
+        if match[2] is None:
+            raise of_version(path, "segment", 0)
+    return sorted((int(match[1]), match[2], path) for match, path in named)
 
 
 def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:

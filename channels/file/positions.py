@@ -32,7 +32,7 @@ Positions = Mapping[int, tuple[PartitionClaim, int]]
 
 @dataclass
 class Checkpoint:
-    """Content of the file. A directory of version 0.2 or older has positions alone."""
+    """Content of the file."""
 
     positions: dict[int, tuple[PartitionClaim, int]] = field(default_factory=dict)
     files: dict[str, int | None] = field(default_factory=dict)
@@ -50,11 +50,11 @@ class Checkpoint:
     inode: int = 0
     """Inode of the file `flafka.channel` in the first data directory. A copy of the directory has another one."""
     written: bool = False
-    """True if a file of today's format was read."""
+    """True if a file was read."""
 
     def topic_id(self, channel: str, run: str) -> str:
         """Return `PartitionClaim.topic_id` of a run's events, given the id of the channel."""
-        return f"{channel}.{self.renamed.get(run, run)}" if run else channel
+        return f"{channel}.{self.renamed.get(run, run)}"
 
     def missing(self, present: Collection[str]) -> dict[str, int | None]:
         """Return the `files` that have undelivered events and whose names are not present."""
@@ -98,9 +98,9 @@ def read(path: Path, log: logging.Logger) -> Checkpoint:
     if found is None:
         log.error("%s is damaged: all that the files of events still hold is delivered again", path)
         return Checkpoint()
-    if isinstance(found, list):
-        return Checkpoint(_positions(found))
-    if (version := found.pop("version", VERSION)) != VERSION:
+    # A checkpoint of version 0 is a list of positions.
+    version = found.pop("version", VERSION) if isinstance(found, dict) else 0
+    if version != VERSION:
         raise of_version(path, "checkpoint", version)
     return Checkpoint(_positions(found.pop("positions")), **found, written=True)
 

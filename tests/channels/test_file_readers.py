@@ -1,8 +1,6 @@
 """The file channel with several readers, and with sinks that have a record of their own."""
 
 import base64
-import json
-import shutil
 import threading
 import zlib
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plugins import FlafkaError, PartitionClaim, Retry
-from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
+from tests.channels.file_running import Owner, channel, consumer, events, opened
 
 
 def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path) -> None:
@@ -178,55 +176,33 @@ def test_a_directory_of_version_1_is_read(tmp_path: Path, caplog: pytest.LogCapt
     assert not caplog.records
 
 
-def refused(directory: Path, path: Path, what: str) -> None:
+def refused(directory: Path, path: Path, what: str, version: int) -> None:
     before = {one: one.read_bytes() for one in directory.rglob("flafka*")}
     with pytest.raises(FlafkaError) as error:
         opened(directory)
     assert str(error.value) == (
-        f"{path} is a {what} of version 2, and this channel reads version 1: deliver what the channel holds with the "
-        "agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
+        f"{path} is a {what} of version {version}, and this channel reads version 1: deliver what the channel holds "
+        "with the agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
     )
     assert {one: one.read_bytes() for one in directory.rglob("flafka*")} == before
 
 
-def test_a_checkpoint_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_checkpoint_of_another_version_is_refused_with_the_way_out(tmp_path: Path, version: int) -> None:
     checkpoint, _ = left(tmp_path, '"version": 2, ')
-    refused(tmp_path, checkpoint, "checkpoint")
+    if not version:
+        checkpoint.write_bytes(b"%08x []\n" % zlib.crc32(b"[]"))
+    refused(tmp_path, checkpoint, "checkpoint", version)
 
 
-def test_a_segment_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_segment_of_another_version_is_refused_with_the_way_out(tmp_path: Path, version: int) -> None:
     _, segment = left(tmp_path)
-    segment.write_bytes(segment.read_bytes().replace(b"FLE1", b"FLE2"))
-    refused(tmp_path, segment, "segment")
-
-
-def test_a_directory_of_version_0_2_is_read_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Two sinks had it; one has delivered the first entry of its partition, and keeps a commit log."""
-    made = Path(__file__).parents[1] / "data" / "v0_2_file_channel"
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    left = json.loads((made / "ids.json").read_text())
-    for _ in range(2):
-        files = opened(tmp_path)
-        owner = consumer(files)
-        assert sorted(owner.take_all()) == [b"0", b"2", b"3", b"4", b"5"]
-        ids = [id for taken in owner.got for id in map(str, taken.batch.ids())]
-        bodies = [event.body.decode() for taken in owner.got for event in taken.batch]
-        assert dict(zip(ids, bodies, strict=True)) == left
-        assert (owner.claims[0].epoch, owner.claims[0].record) == (5, "hdfs:/x/.flafka")
-        files.close()
-    files = opened(tmp_path)
-    files.put(events(6))
-    owner = consumer(files)
-    owner.take_all()
-    assert owner.got[-1].batch.bodies.to_pylist() == [b"6"]
-    assert not {*left} & {*map(str, owner.got[-1].batch.ids())}
-    owner.commit()
-    files.close()
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-    files = opened(tmp_path)
-    assert consumer(files).take_all() == []
-    assert [path.name for path in segments(tmp_path)] == [files._log.segments[0].path.name], "they are delivered"
-    files.close()
+    if version:
+        segment.write_bytes(segment.read_bytes().replace(b"FLE1", b"FLE2"))
+    else:
+        segment = segment.rename(segment.with_name(f"flafka-{0:020d}.log"))
+    refused(tmp_path, segment, "segment", version)
 
 
 def test_after_a_reset_a_sink_begins_a_new_commit_log(tmp_path: Path) -> None:
