@@ -12,8 +12,6 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
     def components(): return [Ticks]
 """
 
-from typing import TYPE_CHECKING
-
 from plugins.batch import Batch
 from plugins.channel import (
     Channel,
@@ -108,8 +106,3 @@ __all__ = [
     "require",
     "with_default",
 ]
-
-if not TYPE_CHECKING:  # to a type checker only what is above exists
-    from plugins.deprecated import renamed
-
-    __getattr__ = renamed  # Python asks it for names that are not above: those of before

@@ -35,14 +35,11 @@ class PartitionClaim(NamedTuple):
     epoch: int
     """Of the latest deliberate reset of the group; a new epoch starts a new commit record."""
     partition: int
-    ids: int = 1
-    """How events are named. 1, by the topic's name alone: groups from before version 0.2, until they are reset, so
-    that no event is delivered under two names. 2: by `stem`. More: by another `stem`, since brokers have lost records
-    and gave their offsets to new ones (`agent group reset --new-ids`)."""
+    ids: int = 2
+    """Event-ID scheme of the group: 2, or the epoch of its latest `agent group reset --new-ids`. Another scheme gives
+    another `stem`, as brokers that have lost records give the lost offsets to new records."""
     record: str = ""
     """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
-    shared_epoch: int = 0
-    """The epoch, where version 0.1 has committed the position: its members understand no more than that."""
 
     @property
     def replay(self) -> str:
@@ -53,8 +50,6 @@ class PartitionClaim(NamedTuple):
     @property
     def stem(self) -> str:
         """What the ids of its events begin with: another one for each topic, also of the same name."""
-        if self.ids == 1:
-            return self.topic
         since = f" {self.ids}" if self.ids > 2 else ""
         return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
 

@@ -52,7 +52,7 @@ class Reconciliation:
 def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[Taken]]:
     """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering.
 
-    Events have the ids that they have for every group but those which an agent before version 0.2 had committed for.
+    Events have the ids that they have for every group that was not reset with `--new-ids`.
     """
     config, _ = channel.config_class.parse({})
     assert config is not None
@@ -69,7 +69,7 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
     try:
         metadata = consumer.list_topics(topic, timeout=READ_SECONDS)
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(READ_SECONDS)
-        claim = PartitionClaim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1, ids=2)
+        claim = PartitionClaim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1)
         partitions = sorted(metadata.topics[topic].partitions)
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
         for partition in partitions:

@@ -20,7 +20,6 @@ from plugins.shared.offsets import (
     OffsetMetadata,
     RecordsLost,
     is_earlier,
-    known_to_older,
     next_epoch,
 )
 
@@ -100,7 +99,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
 @group.command()
 @click.argument("name")
 @connection_options
-@click.option("--to", metavar="POSITION", help="earliest, latest, an offset, or a time: 2026-11-20T08:00.")
+@click.option("--to", metavar="POSITION", help="earliest, latest, current, an offset, or a time: 2026-11-20T08:00.")
 @click.option(
     "--topic",
     "topics",
@@ -129,7 +128,8 @@ def reset(
 ) -> None:
     """Move a group's committed offsets. No member may be reading in the group.
 
-    A time means the first record stored at that time or later; without a zone it is local time. Every moved
+    A time means the first record stored at that time or later; without a zone it is local time. `current` leaves the
+    offsets where they are, and drops what an agent of another version has said with them. Every moved
     partition gets a new epoch, by which sinks with offsets of their own see that the move was made on purpose.
     """
     position = _position(to)
@@ -143,7 +143,7 @@ def reset(
         if not keys:
             raise click.ClickException(f"group {name} has committed nothing yet: name a --topic")
         ids = _topic_ids(admin, keys)
-        moves = _plan(admin, keys, position, committed, ids)
+        moves = _plan(admin, name, keys, position, committed, ids)
         show(_Move._fields, moves, as_json=as_json)
         confirm(f"move group {name} on {len(moves)} partitions?", yes)
         _commit(admin, name, moves, committed, ids, new_ids=new_ids)
@@ -160,8 +160,8 @@ class _Move(NamedTuple):
 
 
 def _position(text: str) -> "int | datetime | str":
-    """Return the offset, the time, `earliest` or `latest` of `--to`."""
-    if text in ("earliest", "latest"):
+    """Return the offset, the time, `earliest`, `latest` or `current` of `--to`."""
+    if text in ("earliest", "latest", "current"):
         return text
     if text.isdecimal():
         return int(text)
@@ -169,7 +169,7 @@ def _position(text: str) -> "int | datetime | str":
         return datetime.fromisoformat(text).astimezone()  # without a zone: the user's
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is not earliest, latest, an offset or an ISO time", param_hint="--to"
+            f"{text!r} is not earliest, latest, current, an offset or an ISO time", param_hint="--to"
         ) from None
 
 
@@ -190,6 +190,7 @@ def _selected(admin: Any, topics: tuple[str, ...]) -> "list[TopicPartition]":
 
 def _plan(
     admin: Any,
+    name: str,
     keys: "list[TopicPartition]",
     position: "int | datetime | str",
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
@@ -206,6 +207,13 @@ def _plan(
         target = {key: offset if offset >= 0 else end[key] for key, offset in found.items()}  # -1: nothing that new
     elif isinstance(position, int):
         target = dict.fromkeys(keys, position)
+    elif position == "current":
+        target = {}
+        for key in keys:
+            if (at := _offset(committed.get(key), ids[key.topic])) is None:
+                place = f"{key.topic}-{key.partition}"
+                raise click.ClickException(f"group {name} has no offset in {place}: --to needs another value")
+            target[key] = at
     else:
         target = first if position == "earliest" else end
     moves = []
@@ -232,24 +240,13 @@ def _commit(
     from kafka import TopicPartition
     from kafka.structs import OffsetAndMetadata
 
-    older = any(known_to_older(at.metadata) for at in committed.values())
-    if older and new_ids:
-        raise click.ClickException(
-            f"group {name} was last read beside version 0.1, which knows no --new-ids: leave that out, or let agents "
-            "of this version alone read it for an hour first"
-        )
     offsets = {}
     for move in moves:
         key = TopicPartition(move.topic, move.partition)
-        if older:
-            # Agents of version 0.1 were the last to read, and may be the next.
-            said = OffsetMetadata(move.epoch, ids=0)
-        else:
-            # A sink's own record stays where it is; events get new ids, unless they have had them before.
-            said = _said(committed.get(key))
-            named = move.epoch if new_ids else max(said.ids, 2)
-            said = said._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=named, lost="")
-        offsets[key] = OffsetAndMetadata(move.new_offset, said.text() + NUL, None)
+        said = _said(committed.get(key))  # the commit log of a sink stays where it is
+        scheme = move.epoch if new_ids else max(said.ids, OffsetMetadata().ids)
+        text = OffsetMetadata(move.epoch, ids[move.topic], scheme, said.record).text()
+        offsets[key] = OffsetAndMetadata(move.new_offset, text + NUL, None)
     for _ in range(TRIES):
         _write(admin, name, offsets)
         time.sleep(OUTSIDE_SECONDS)

@@ -102,7 +102,7 @@ class RunningAgent:
 
     `configuration` is a file, or the text of one; a text without a monitoring port takes a free one. Ports of its
     sources may be 0 as well; `port` tells which they got. Its log is `agent.log` in `directory`, and appended to.
-    `environment` adds to the present one; None takes a variable away. `tree` is where the code lies, if elsewhere.
+    `environment` adds to the present one; None takes a variable away.
     """
 
     def __init__(
@@ -112,7 +112,6 @@ class RunningAgent:
         *arguments: str,
         environment: Mapping[str, str | None] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "agent", "start"),
-        tree: Path | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"
@@ -120,10 +119,7 @@ class RunningAgent:
         if isinstance(configuration, str):
             self.file.write_text(_monitored(configuration))
         self._command = [*command, *(arguments or ("-c", str(self.file)))]
-        self._tree = tree
         variables = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})}
-        if tree is not None:
-            variables["PYTHONPATH"] = str(tree)
         self._environment = {name: value for name, value in variables.items() if value is not None}
         self._read = self._log.stat().st_size if self._log.exists() else 0
         self._address: tuple[str, int] | None = None
@@ -131,9 +127,7 @@ class RunningAgent:
 
     def __enter__(self) -> RunningAgent:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, env=self._environment, stdout=log, stderr=log, cwd=self._tree
-            )
+            self.process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
         return self
 
     def __exit__(self, *_: object) -> None:

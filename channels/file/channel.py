@@ -170,9 +170,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 )
             if self._belongs(noted, partition):
                 self._claims[partition] = noted.positions[partition]
-            # In a log of version 0.2, numbers between two segments may be missing on purpose.
-            expected = max(self._ends.get(run, 0), segment.first) if not run else self._ends.get(run, segment.first)
-            begin = max(expected, self._delivered(run))
+            begin = max(self._ends.get(run, segment.first), self._delivered(run))
             if entry.number > begin:  # what is missing before the first number of a segment is of the one before it
                 before = max(0, min(entry.number, segment.first) - begin)
                 gaps[latest.get(run, segment)] += before
@@ -185,9 +183,7 @@ class FileChannel(Channel[FileChannelConfig]):
         used = self._runs.keys()
         bases = (0, *(one + 1 for one in sorted(used)))
         self._base = next(base for base in bases if used.isdisjoint(range(base, base + PARTITIONS)))
-        if noted.positions and not noted.written and not self._claims:
-            self.log.warning("%s is about other files than those in %s: ignored", self._checkpoint, self._directories)
-        self._report(noted, undelivered, gaps)
+        self._report(noted, undelivered, +gaps)
 
     def _belongs(self, noted: Checkpoint, partition: int) -> bool:
         """Return True if the checkpoint has an offset of the run that this partition's entries are of."""
@@ -321,7 +317,7 @@ class FileChannel(Channel[FileChannelConfig]):
         lock = Lock(self.config.checkpoints, self.name)
         try:
             noted = positions.read(self._checkpoint, self.log)
-            if not (noted.written or noted.positions):
+            if not noted.written:
                 raise FlafkaError(f"{self._checkpoint} does not exist, or is damaged: there is nothing to reset")
             missing = self._missing(noted)
             if present := positions.elsewhere(missing):
@@ -524,7 +520,7 @@ class FileChannel(Channel[FileChannelConfig]):
             own = next((found.read_text() for one in self._directories if (found := one / ID).exists()), "")
             noted = positions.read(self._checkpoint, self.log)
             there = {run for _, run, _ in files([one for one in self._directories if one.is_dir()])}
-            for run in {"", *there, *noted.runs}:
+            for run in {*there, *noted.runs}:
                 claim = self._claim(noted.topic_id(own, run), noted.epoch, id.partition)
                 if claim.stem == id.topic:
                     position = 0 if run in there else id.offset + 1  # the files of that run were delivered
@@ -536,7 +532,7 @@ class FileChannel(Channel[FileChannelConfig]):
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
     def _claim(self, topic_id: str, epoch: int, partition: int) -> PartitionClaim:
-        return PartitionClaim("file", self.name, topic_id, self.name, epoch, partition, ids=2)
+        return PartitionClaim("file", self.name, topic_id, self.name, epoch, partition)
 
     def partitions(self, reader: FileReader) -> set[int]:
         """Return the partitions that are to be this reader's, and assign it those that no reader has."""

@@ -25,14 +25,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from channels.file.positions import of_version
 from plugins.shared.disk import sync_directory
 
 _HEADER = struct.Struct("<4sIIHIQq")
 """Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""
 _MAGIC = b"FLE1"
+_ANY_MAGIC = re.compile(rb"FLE(\d)")
 _COVERED = len(_MAGIC) + 4
 _NAME = re.compile(r"flafka-(\d{20})(?:-([0-9a-f]{12}))?\.log")
-"""First number and run. Segments of versions up to 0.2 have no run."""
+"""First number and run. Segments of version 0 have no run."""
 DAMAGED = ".damaged"
 """Suffix of files that nothing reads any more, kept for an operator."""
 _SCAN_BYTES = 1 << 20
@@ -70,7 +72,7 @@ class Written(NamedTuple):
 class Segment:
     """One file of the log. The file stays open while anyone reads it, also after its deletion."""
 
-    def __init__(self, path: Path, first: int, run: str = "") -> None:
+    def __init__(self, path: Path, first: int, run: str) -> None:
         self.path, self.first, self.run = path, first, run
         self.damaged = False
         """True if entries in it are lost. Such a file is kept when its other entries are delivered."""
@@ -79,6 +81,10 @@ class Segment:
         self.size = os.fstat(self.descriptor).st_size
         """Bytes of entries. The writer has zeros behind them, up to `filled`."""
         self.filled = self.size
+
+    def start(self) -> bytes:
+        """Return the first bytes: the magic of the first entry, whose last digit is the version of the segment."""
+        return os.pread(self.descriptor, len(_MAGIC), 0)
 
     def header(self, at: int) -> Entry | None:
         """Return the entry whose header is at that byte, unchecked; None if no header is there."""
@@ -177,9 +183,14 @@ class Log:
     def open(self) -> Iterator[str]:
         """Find the segments, and set aside the torn end of the newest one: yield a sentence about that.
 
-        Raises OSError. `begin_run` has to come next.
+        Raises OSError, and FlafkaError for a segment of another version. `begin_run` has to come next.
         """
         self.segments = [Segment(path, first, run) for first, run, path in files(self.directories)]
+        for segment in self.segments:
+            # A segment with an entry of this version is damaged in its first bytes.
+            found = _ANY_MAGIC.match(segment.start())
+            if found is not None and found[0] != _MAGIC and segment.next_whole(0) is None:
+                raise of_version(segment.path, "segment", int(found[1]))
         for segment in self.segments:
             if segment.first == self.segments[-1].first:  # a run that was killed at once leaves one without entries
                 yield from self._cut(segment)
@@ -445,7 +456,7 @@ def _set_aside(segment: Segment, begin: int, count: int) -> str:
 
 
 def drop_from(directories: Sequence[Path], number: int) -> None:
-    """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises OSError."""
+    """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises as `files`."""
     for first, _, path in files(directories):
         if first >= number:
             path.unlink()
@@ -454,9 +465,16 @@ def drop_from(directories: Sequence[Path], number: int) -> None:
 
 
 def files(directories: Sequence[Path]) -> list[tuple[int, str, Path]]:
-    """Return first number, run and path of each segment, in the order of their entries. Raises OSError."""
+    """Return first number, run and path of each segment, in the order of their entries.
+
+    Raises OSError, and FlafkaError for a segment of version 0.
+    """
     found = (path for directory in directories for path in directory.iterdir())
-    return sorted((int(match[1]), match[2] or "", path) for path in found if (match := _NAME.fullmatch(path.name)))
+    named = [(match, path) for path in found if (match := _NAME.fullmatch(path.name))]
+    for match, path in named:
+        if match[2] is None:
+            raise of_version(path, "segment", 0)
+    return sorted((int(match[1]), match[2], path) for match, path in named)
 
 
 def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:

@@ -36,7 +36,7 @@ def _read(
     for first, of_run, path in reversed(files([one for one in directories if one.is_dir()])):
         if first > id.offset or of_run != run:
             continue
-        segment = Segment(path, first)
+        segment = Segment(path, first, run)
         at: int | None = 0
         while at is not None and (found := segment.header(at)) is not None and found.number <= id.offset:
             if (found.number, found.partition) == (id.offset, id.partition) and (entry := segment.read(at)):

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugins import PartitionClaim
+from plugins import FlafkaError, PartitionClaim
 from plugins.shared.disk import replace
 from plugins.shared.offsets import next_epoch
 
 NAME = "flafka.positions"
+VERSION = 1
+"""Version of the checkpoint. A checkpoint without a number is of version 1; a later one has a field `version`."""
 RUNS = 100
 """Runs that are remembered after their segments were deleted, for `agent trace`."""
 
@@ -30,7 +32,7 @@ Positions = Mapping[int, tuple[PartitionClaim, int]]
 
 @dataclass
 class Checkpoint:
-    """Content of the file. A directory of version 0.2 or older has positions alone."""
+    """Content of the file."""
 
     positions: dict[int, tuple[PartitionClaim, int]] = field(default_factory=dict)
     files: dict[str, int | None] = field(default_factory=dict)
@@ -48,11 +50,11 @@ class Checkpoint:
     inode: int = 0
     """Inode of the file `flafka.channel` in the first data directory. A copy of the directory has another one."""
     written: bool = False
-    """True if a file of today's format was read."""
+    """True if a file was read."""
 
     def topic_id(self, channel: str, run: str) -> str:
         """Return `PartitionClaim.topic_id` of a run's events, given the id of the channel."""
-        return f"{channel}.{self.renamed.get(run, run)}" if run else channel
+        return f"{channel}.{self.renamed.get(run, run)}"
 
     def missing(self, present: Collection[str]) -> dict[str, int | None]:
         """Return the `files` that have undelivered events and whose names are not present."""
@@ -101,7 +103,10 @@ def command(name: str, checkpoints: Path, directories: Sequence[Path]) -> str:
 
 
 def read(path: Path, log: logging.Logger) -> Checkpoint:
-    """Return the checkpoint; an empty one if there is no file, or a damaged one, which is logged. Raises OSError."""
+    """Return the checkpoint; an empty one if there is no file, or a damaged one, which is logged.
+
+    Raises OSError, and FlafkaError for a checkpoint of another version.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -110,9 +115,19 @@ def read(path: Path, log: logging.Logger) -> Checkpoint:
     if found is None:
         log.error("%s is damaged: all that the files of events still hold is delivered again", path)
         return Checkpoint()
-    if isinstance(found, list):
-        return Checkpoint(_positions(found))
+    # A checkpoint of version 0 is a list of positions.
+    version = found.pop("version", VERSION) if isinstance(found, dict) else 0
+    if version != VERSION:
+        raise of_version(path, "checkpoint", version)
     return Checkpoint(_positions(found.pop("positions")), **found, written=True)
+
+
+def of_version(path: Path, what: str, version: object) -> FlafkaError:
+    """Return the error for a file of another version, with the way out."""
+    return FlafkaError(
+        f"{path} is a {what} of version {version}, and this channel reads version {VERSION}: deliver what the "
+        "channel holds with the agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
+    )
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
@@ -144,7 +159,7 @@ def _positions(lines: list[dict[str, Any]]) -> dict[int, tuple[PartitionClaim, i
     found = {}
     for line in lines:
         position = line.pop("position")
-        claim = PartitionClaim(**line)
+        claim = PartitionClaim(**{name: line[name] for name in PartitionClaim._fields})
         found[claim.partition] = claim, position
     return found
 

@@ -24,7 +24,6 @@ from channels.kafka.positions import (
     claims_of,
     kept_refusals,
     read_before,
-    reader_id,
     refusals_of,
     topic_id_of,
     truncations,
@@ -213,7 +212,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
         instance = f"{name}.{self._joined[name]}" if self._joined[name] else name
         properties = {
-            **self._client({"client.id": reader_id(self.name), **config.consumer}),
+            **self._client({"client.id": f"flafka-{self.name}", **config.consumer}),
             "group.id": group or config.group_id,
             # With its topic: a static member that returns within its session gets its old partitions, and with them
             # those of another topic, if it was configured anew meanwhile.
@@ -270,8 +269,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             raise Retry(self._unreachable(e)) from e
         finally:
             consumer.close()
-        mixed = bool(self._ids().members(claim.group).older)
-        return claims_of(claim, found, self.log, self._told, mixed=mixed), found
+        return claims_of(claim, found, self.log, self._told), found
 
     def ends(self) -> Mapping[int, int]:
         """The high watermarks."""

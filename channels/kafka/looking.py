@@ -61,7 +61,7 @@ class Looking:
     def find(self, id: EventId, known: Positions) -> Whereabouts | None:
         """Return the location of that event, as `Channel.find` does, given the committed offsets of the groups."""
         claims = [claim for positions in known.values() for claim in positions if claim.partition == id.partition]
-        kinds = [named for one in claims for named in (one, one._replace(ids=2), one._replace(ids=1))]
+        kinds = [named for one in claims for named in (one, one._replace(ids=2))]
         claim = next((one for one in kinds if one.stem == id.topic), None)
         if claim is None:
             return None

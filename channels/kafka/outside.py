@@ -68,12 +68,12 @@ class OutsideCommits:
             consumer = self._consumer(group)
             looked = time.monotonic()
             try:
-                offsets = {  # nobody reads the group; what version 0.1 would not understand it refuses
+                offsets = {
                     partition: TopicPartition(
                         claim.topic,
                         partition,
                         positions[claim],
-                        metadata=OffsetMetadata.of(claim._replace(shared_epoch=0))._replace(lost=lost).text(),
+                        metadata=OffsetMetadata.of(claim)._replace(lost=lost).text(),
                     )
                     for partition, claim in claims.items()
                 }

@@ -15,7 +15,15 @@ from confluent_kafka.admin import AdminClient
 from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
 from plugins.shared.kafkaclient import CONSUMER, reason
 from plugins.shared.kafkaoffsets import metadata_of, watermarks
-from plugins.shared.offsets import NO_TOPIC_ID, OffsetMetadata, RecordsLost, known_to_older, out_of_range, truncated
+from plugins.shared.offsets import (
+    NO_TOPIC_ID,
+    VERSION,
+    OffsetMetadata,
+    RecordsLost,
+    out_of_range,
+    truncated,
+    unreadable,
+)
 
 ANSWER_SECONDS = 10.0
 """Time for an answer about a topic or a group, in seconds."""
@@ -23,22 +31,7 @@ LIST_SECONDS = 2.0
 """Time for a list of topics or groups, in seconds; the reader does not poll meanwhile."""
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
 """For a look at single records: the brokers send at least one, whatever its size."""
-_OLDER = re.compile(r"flafka-[^.]*")
 _UNIQUE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-
-
-class Members(NamedTuple):
-    """Members of a group, as far as the brokers know them."""
-
-    unread: frozenset[int] = frozenset()
-    """Partitions that no member has; empty during a rebalance."""
-    older: tuple[str, ...] = ()
-    """Members of version 0.1, in words."""
-
-
-def reader_id(channel: str) -> str:
-    """Return the client.id of that channel's readers. Members of version 0.1 lack its end."""
-    return f"flafka-{channel}.2"
 
 
 def topic_id_of(description: Any) -> str:
@@ -62,12 +55,8 @@ class TopicIds:
         self._unanswered = False
 
     def get(self) -> str:
-        """Return the topic's id. Raises as `look` does."""
-        return self.look()[0]
-
-    def look(self) -> tuple[str, int]:
-        """Return the topic's id and the number of its partitions. Raises Retry where there is no such topic, or no
-        answer, and FlafkaError where brokers are too old.
+        """Return the topic's id. Raises Retry where there is no such topic, or no answer, and FlafkaError where
+        brokers are too old.
         """
         try:
             found = self._request().result(ANSWER_SECONDS)
@@ -75,7 +64,7 @@ class TopicIds:
             self._unanswered = True
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
         self._partitions = len(found.partitions)
-        return topic_id_of(found), self._partitions
+        return topic_id_of(found)
 
     def ask(self, answer: Callable[[str | None], None]) -> None:
         """Have it called, on a thread of the client's, with the id; with none where there is no answer.
@@ -100,25 +89,18 @@ class TopicIds:
         else:
             request.add_done_callback(told)
 
-    def members(self, group: str) -> Members:
-        """Return the members of that group; none where there is no answer.
-
-        A member with a client.id of the configuration's counts as one of this version.
-        """
+    def unread(self, group: str) -> frozenset[int]:
+        """Return the partitions that no member of that group has; none during a rebalance, and without an answer."""
         # Not by `describe_consumer_groups`: when a group's coordinator is lost, what the admin client asked of it
         # aborts the process (librdkafka 2.16, issue 4605).
         try:
             found: list[Any] = self._admin.list_groups(group, timeout=LIST_SECONDS)
         except KafkaException:
-            return Members()
-        known = [one for one in found if one.error is None]
-        older = [
-            called(member) for one in known for member in one.members if _OLDER.fullmatch(member.client_id or "")
-        ]
-        settled = [member for one in known if one.state == "Stable" for member in one.members]
-        owned = (partition for member in settled for partition in assigned(member.assignment, self._topic))
-        unread = set(range(self._partitions)).difference(owned) if settled else ()
-        return Members(frozenset(unread), tuple(sorted(older)))
+            return frozenset()
+        known = [one for one in found if one.error is None and one.state == "Stable"]
+        members = [member for one in known for member in one.members]
+        owned = (partition for member in members for partition in assigned(member.assignment, self._topic))
+        return frozenset(range(self._partitions)).difference(owned) if members else frozenset()
 
     def _request(self) -> Any:
         if self._unanswered:
@@ -267,43 +249,34 @@ def claims_of(
     claim: PartitionClaim,
     committed: Iterable[TopicPartition],
     log: logging.Logger,
-    told: set[tuple[PartitionClaim, int]] | None = None,
-    *,
-    mixed: bool = False,
+    logged: set[tuple[PartitionClaim, int]] | None = None,
 ) -> dict[PartitionClaim, int | None]:
     """Return the group's committed offset of each partition, by the assignment that its metadata describes.
 
-    All partitions of the topic have to be given. An offset of another topic of that name counts as none, and is
-    logged once: those that were logged are entered in the set of the caller's. A group that has offsets from
-    before version 0.2 names events as it did. A commit of another program has no metadata, and does not change
-    how events are named. With `mixed`, members of version 0.1 read the group too, so that new partitions begin as
-    they know it.
+    An offset of another topic of that name counts as none. Each is logged once: `logged` holds the earlier ones.
+    Raises FlafkaError, as `unreadable` returns it.
     """
-    told = set() if told is None else told
+    logged = set() if logged is None else logged
     found: dict[PartitionClaim, int | None] = {}
-    silent: dict[PartitionClaim, int | None] = {}
-    older = mixed
     for tp in committed:
-        said = OffsetMetadata.parse(text := metadata_of(tp))
+        said = OffsetMetadata.parse(metadata_of(tp))
         one = claim._replace(partition=tp.partition)
-        if tp.offset < 0 or not text:
-            silent[one] = tp.offset if tp.offset >= 0 else None
-        elif said.topic_id not in ("", claim.topic_id):
-            if (one, tp.offset) not in told:
+        if tp.offset < 0:
+            found[one] = None
+        elif said.version == VERSION and said.topic_id not in ("", claim.topic_id):
+            if (one, tp.offset) not in logged:
                 log.warning(
                     "group %s stood at offset %d of a topic %s that was deleted: it begins with the first record of "
                     "the topic of that name; what the old one still held of partition %d is lost",
                     claim.group, tp.offset, claim.topic, tp.partition,
                 )  # fmt: skip
-            told.add((one, tp.offset))
-            silent[one] = None
+            logged.add((one, tp.offset))
+            found[one] = None
+        elif (error := unreadable(one, said)) is not None:
+            raise error
         else:
-            ids = said.ids or (1 if mixed else 2)
-            shared = said.epoch if ids == 1 and known_to_older(text) else 0
-            one = one._replace(epoch=said.epoch, ids=ids, record=said.record, shared_epoch=shared)
-            found[one] = tp.offset
-            older |= said.ids == 1
-    return found | {one._replace(ids=1 if older else 2): offset for one, offset in silent.items()}
+            found[one._replace(epoch=said.epoch, ids=said.ids, record=said.record)] = tp.offset
+    return found
 
 
 def kept_refusals(

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.calls import Calls
 from channels.kafka.fetched import Fetched, Start
-from channels.kafka.others import Others
 from channels.kafka.positions import Before, TopicIds, claims_of, kept_refusals, read_before, truncations
+from channels.kafka.unread import UnreadPartitions
 from plugins import (
     FlafkaError,
     LastRecord,
@@ -31,7 +31,6 @@ from plugins.shared.offsets import (
     RecordsLost,
     begins_late,
     made_again,
-    names_topic,
     out_of_range,
 )
 from plugins.shared.polling import Fenced, Poller
@@ -47,8 +46,6 @@ before the position.
 ASK_SECONDS = 60.0
 ENDS_SECONDS = 1.0
 """Interval at which the ends of partitions are noted."""
-OLDER_SECONDS = 10.0
-"""Seconds until a group that members of version 0.1 read too is tried again."""
 OWNER_SECONDS = 240.0
 """Longest time for which a rebalance waits for the sink, in seconds; below max.poll.interval.ms."""
 
@@ -76,7 +73,7 @@ class KafkaReader(Poller, Reader):
         super().__init__(properties, f"{claim.group}-consumer", POLL_SECONDS, metrics, log)
         self._claim, self._owner, self._decode = claim, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
-        self._others = Others(topic_ids, claim.group)
+        self._unread = UnreadPartitions(topic_ids, claim.group)
         self._ends: dict[int, int] = {}
         """By partition: high watermark of the latest fetch."""
         self._ends_at = float("-inf")
@@ -128,10 +125,6 @@ class KafkaReader(Poller, Reader):
             raise Retry(f"group {self._claim.group}: committing offsets failed: {self.explained(e)}") from e
 
     def _commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        if self._others.older_gone():
-            positions = {claim._replace(shared_epoch=0): end for claim, end in positions.items()}
-        if any(not names_topic(claim) for claim in positions) and self._topic_ids.get() != self._claim.topic_id:
-            raise self._made_again()  # nobody could tell by the metadata whose position that is
         offsets = [
             TopicPartition(
                 claim.topic,
@@ -255,7 +248,7 @@ class KafkaReader(Poller, Reader):
         self._asking = False
 
     def _look_for_unread(self) -> None:
-        if self._claim.topic_id and (unread := self._others.unread()):
+        if self._claim.topic_id and (unread := self._unread.lasting()):
             self._join_anew()
             group, topic = self._claim.group, self._claim.topic
             raise Retry(
@@ -348,30 +341,22 @@ class KafkaReader(Poller, Reader):
     def _assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
         # Not by this consumer's `list_topics`: in a callback that has the next callback of the same `poll` abort the
         # process, for the Python binding takes the polling thread for one that is not polling.
-        topic_id, count = self._topic_ids.look()
+        topic_id = self._topic_ids.get()
         if self._fetched.claims and topic_id != self._claim.topic_id:
             raise self._made_again()
         self._claim = self._claim._replace(topic_id=topic_id)
         self._member = self.consumer.memberid()
         numbers = {tp.partition for tp in partitions}
-        older = self._others.older()
-        everything = [TopicPartition(self._claim.topic, partition) for partition in range(count)]
-        at = committed(self.consumer, everything, COMMITTED_SECONDS)
-        found = claims_of(self._claim, at, self._log, mixed=bool(older))
-        for refusal in kept_refusals(found, [one for one in at if one.partition in numbers]):
+        self._unread.ask()
+        wanted = [TopicPartition(self._claim.topic, partition) for partition in sorted(numbers)]
+        at = committed(self.consumer, wanted, COMMITTED_SECONDS) if wanted else []
+        claims = claims_of(self._claim, at, self._log)
+        for refusal in kept_refusals(claims, at):
             raise refusal
-        claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
         starts: dict[PartitionClaim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
             raise Retry(f"group {self._claim.group}: its sink was busy for {OWNER_SECONDS:.0f} s without a pause", 1)
         starts = starts or claims  # closing
-        if older and any(claim.ids != 1 and not claim.record for claim in (*starts, *self._fetched.claims.values())):
-            self._tell_and_wait(lambda: self._owner.revoked(numbers | self._fetched.claims.keys()))
-            raise Retry(
-                f"group {self._claim.group} names events as version 0.2 does, and is read by {', '.join(older)} of "
-                "version 0.1, which would deliver some again under other ids: upgrade or stop it",
-                OLDER_SECONDS,
-            )
         read = read_before(starts, at, self._last)
         self._last.clear()
         self._refuse_truncated(read)

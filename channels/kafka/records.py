@@ -180,8 +180,9 @@ class _Gathered:
             return
         if written != ARROW:
             name = written.decode(errors="replace")
-            known = f"{ARROW.decode()} or {RAW.decode()}"
-            self._reject(record, f"the record's format ({FORMAT} header) is {name}, not {known}")
+            known = f"{ARROW.decode()} and {RAW.decode()}"
+            why = f"the record's format ({FORMAT} header) is {name}, and this agent reads {known}"
+            self._reject(record, f"{why}: deliver it with the agent that wrote it, or replay it with a later one")
             return
         try:
             batch = Batch.from_ipc(record.value or b"")

@@ -10,13 +10,14 @@ from urllib.parse import parse_qsl, urlencode
 from plugins.channel import PartitionClaim
 from plugins.errors import FlafkaError, Retry
 
-_OLDER = re.compile(r"epoch=\d+", re.ASCII)
-_UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
+_NUMBER = re.compile(r"\d+", re.ASCII)
 _LOST = re.compile(r"\d+[?+]?", re.ASCII)
 
 
 NUL = "\0"
 """The end of what was written."""
+VERSION = 1
+"""Version of the metadata. Metadata without a number is of version 1; a later one adds a field `version`."""
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """Topic id, as librdkafka writes it, of all topics of brokers that are older than Apache Kafka 2.8 (KIP-516)."""
 OUTSIDE_SECONDS = 2.0
@@ -30,51 +31,45 @@ class OffsetMetadata(NamedTuple):
     """Metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…&lost=…` that a NUL ends.
 
     librdkafka reads metadata up to a NUL, and past its end where there is none; its Python binding writes one by
-    itself. Flume writes an empty text. Version 0.1 writes `epoch=N` alone, and reads anything else as epoch 0. So
-    there are two more forms: `epoch=N` is written where members of version 0.1 may read it, and `epoch=0N` by a
-    reset of their group. Version 0.1 takes the latter for `epoch=N` and never writes it. So it shows that nobody
-    has read it since.
+    itself. Flume writes an empty text. A text of another program counts as empty.
     """
 
     epoch: int = 0
     """Epoch of the latest deliberate reset, or of the latest move of a sink's commit log."""
     topic_id: str = ""
     """Id of the topic that the offset belongs to; empty while unknown."""
-    ids: int = 1
-    """Event-ID scheme of the group: `PartitionClaim.ids`. 0 after a reset: the next owner decides."""
+    ids: int = 2
+    """Event-ID scheme of the group: `PartitionClaim.ids`. 1 stands for metadata without one, see `refusal`."""
     record: str = ""
     """Location of the commit log of the sink that committed it; empty if it has none."""
-    shared_epoch: int = 0
-    """Epoch of `PartitionClaim.shared_epoch`; never read from a text."""
     lost: str = ""
     """Lost records, as `RecordsLost.lost`; empty if there are none. A reset of the group removes it."""
+    version: int = VERSION
+    """Version of the metadata that was read."""
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
         """Return the metadata in that text; unknown parts are left out."""
-        text = _written(text)
-        found = dict(parse_qsl(text))
-        epoch, ids = found.get("epoch", ""), found.get("ids", "0" if _UNREAD.fullmatch(text) else "")
-        lost = found.get("lost", "")
+        found = dict(parse_qsl((text or "").partition(NUL)[0]))
+        epoch, lost = _NUMBER.match(found.get("epoch", "")), found.get("lost", "")
+        ids, version = found.get("ids", ""), found.get("version", "")
+        without = 1 if epoch is not None or "topic" in found or "record" in found else 2
         return cls(
-            int(epoch) if epoch.isdecimal() else 0,
+            int(epoch[0]) if epoch is not None else 0,
             topic if (topic := found.get("topic", "")) != NO_TOPIC_ID else "",
-            int(ids) if ids.isdecimal() else 1,
+            int(ids) if _NUMBER.fullmatch(ids) else without,
             found.get("record", ""),
-            lost=lost if _LOST.fullmatch(lost) else "",
+            lost if _LOST.fullmatch(lost) else "",
+            int(version) if _NUMBER.fullmatch(version) else VERSION,
         )
 
     @classmethod
     def of(cls, claim: PartitionClaim) -> OffsetMetadata:
         """Return the metadata to be committed for that partition."""
-        return cls(claim.epoch, claim.topic_id, claim.ids, claim.record, claim.shared_epoch)
+        return cls(claim.epoch, claim.topic_id, claim.ids, claim.record)
 
     def text(self) -> str:
         """To be written, by another client than librdkafka with a NUL behind it."""
-        if self.epoch and self.ids == 0:
-            return f"epoch=0{self.epoch}"
-        if self.epoch and self.epoch == self.shared_epoch:
-            return f"epoch={self.epoch}"
         fields = {
             "epoch": self.epoch or "",
             "topic": self.topic_id,
@@ -82,21 +77,26 @@ class OffsetMetadata(NamedTuple):
             "record": self.record,
             "lost": self.lost,
         }
-        return urlencode({name: value for name, value in fields.items() if value and (name, value) != ("ids", 1)})
+        return urlencode({name: value for name, value in fields.items() if value})
 
 
-def known_to_older(text: str | None) -> bool:
-    """Return True if that metadata was written by version 0.1, or for it."""
-    return _OLDER.fullmatch(_written(text)) is not None
+def refusal(said: OffsetMetadata) -> str:
+    """Return why this agent cannot go on from an offset with that metadata, as a clause; empty if it can."""
+    if said.version != VERSION:
+        return f"has metadata of version {said.version}, and this agent reads version {VERSION}"
+    if said.ids < 2:
+        return f"has event-ID scheme {said.ids}, and this agent knows scheme 2 and later ones"
+    return ""
 
 
-def _written(text: str | None) -> str:
-    """Return the written part of what was read: up to the NUL, which `agent group reset` of version 0.1 did not
-    write.
-    """
-    text = (text or "").partition(NUL)[0]
-    alone = _OLDER.match(text)
-    return alone[0] if alone and not text.startswith("&", alone.end()) else text
+def unreadable(claim: PartitionClaim, said: OffsetMetadata) -> FlafkaError | None:
+    """Return the error, with the way out, where a group's offset has metadata that `refusal` refuses; else None."""
+    if not (why := refusal(said)):
+        return None
+    return FlafkaError(
+        f"the offset of group {claim.group} in {claim.topic}-{claim.partition} {why}: deliver what the topic holds "
+        f"with the agent that wrote it (agent start --drain), then run {_reset(claim, 'current')}"
+    )
 
 
 def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
@@ -105,6 +105,8 @@ def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
 
     An offset without metadata, as of another program or a group that was deleted, overtakes nothing.
     """
+    if said.version != VERSION:
+        return f"the offset of group {claim.group} in {claim.topic}-{claim.partition} {refusal(said)}"
     if said.epoch > claim.epoch:
         return f"group {claim.group} was reset, or another agent has taken {claim.topic}-{claim.partition} over"
     if said.lost:
@@ -127,11 +129,6 @@ def is_earlier(said: OffsetMetadata, epoch: int) -> bool:
     return said.epoch < epoch and (said.epoch, said.topic_id) != (0, "")
 
 
-def names_topic(claim: PartitionClaim) -> bool:
-    """Return True if the metadata that is committed for that partition names the topic."""
-    return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)
-
-
 class RecordsLost(FlafkaError):
     """Loss of records by brokers before the offset of a group, which a person has to reset.
 
@@ -145,7 +142,7 @@ class RecordsLost(FlafkaError):
         start, place = lost.rstrip("?+"), f"{claim.topic}-{claim.partition}"
         what = f"group {claim.group} stands at offset {offset} of {place}, "
         cause = "as when a replica that was behind becomes leader, or brokers are restored from a backup"
-        way_out = _reset(claim, f"{start}{_new_ids(claim)}")
+        way_out = _reset(claim, f"{start} --new-ids")
         if lost.endswith("+"):
             super().__init__(
                 f"{what}and the record before that is not the one that was read: the brokers have lost records "
@@ -205,11 +202,6 @@ def truncated(claim: PartitionClaim, offset: int, start: int) -> FlafkaError:
 
 def _reset(claim: PartitionClaim, to: str) -> str:
     return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
-
-
-def _new_ids(claim: PartitionClaim) -> str:
-    """A group that version 0.1 may read cannot have them: it would name the events as before."""
-    return "" if claim.shared_epoch else " --new-ids"
 
 
 def begins_late(claim: PartitionClaim, start: int) -> str:

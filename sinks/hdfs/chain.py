@@ -32,8 +32,9 @@ class Chain:
     succeed once: of two owners at the same offset one wins, and the other gets Conflict. The files of a manifest
     are renamed to their final names only afterwards, by the winner or, after a crash, by who calls `settle` next.
 
-    A chain begins with an empty manifest at the offset where its epoch begins. It ends with a fence, which is
-    committed in the same way: an owner that sleeps while the group is reset cannot commit when it wakes.
+    A chain begins with an empty manifest, named `begin`, at the offset where its epoch begins. It ends with a fence,
+    which is committed in the same way: an owner that sleeps while the group is reset cannot commit when it wakes.
+    The fence of a chain that never began is named `begin`, so that the chain cannot begin any more.
     """
 
     def __init__(self, hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> None:
@@ -43,7 +44,8 @@ class Chain:
         """The newest manifest, as far as known."""
         self.position: int | None = None
         """Offset at which the next commit has to start; None: any."""
-        self.sealed = False
+        self.successor: Successor | None = None
+        """The log that has taken the place of this one, as its fence names it."""
         self._settled = False  # whether `last` is known to be in place with all its files
         self._published = ""  # the manifest of which all files were seen there
         self._renamed: set[str] = set()  # final names of files that this object has renamed
@@ -71,18 +73,20 @@ class Chain:
         """
         self._settled, self._vanished = False, []
         listed = self._hdfs.list(self.directory)
+        names = {s.name for s in listed}
         found = sorted((int(s.name), s.changed) for s in listed if s.name.isdecimal())
-        self.last, self._passed = None, deque(found[:-1])
-        self.sealed = any(not s.name for s in listed)  # it is a file: sealed before anything was committed
+        self.last, self.successor, self._passed = None, None, deque(found[:-1])
         if found:
             start, clock = found[-1]
             self.last = self._read(f"{start:020d}")
-            self.sealed = self.last.successor is not None
+            self.successor = self.last.successor
             if self.last.id != self._published:
                 self._finish(self.last, again)
             self._tidy(clock)
-        elif any(s.name == BEGIN for s in listed):
-            self.last = self._read(BEGIN)
+        elif names & {BEGIN, ""}:
+            # A file in the place of the directory, whose name in the list is empty, is a fence of version 2.
+            first = self._read(BEGIN if BEGIN in names else "")
+            self.last, self.successor = (first, None) if first.successor is None else (None, first.successor)
         self._settled = True
 
     def go_on(self, committed: int | None) -> int | None:
@@ -109,6 +113,11 @@ class Chain:
         The channel still has their records then, as its offset `committed` is before the end of that commit.
         """
         return self.last is not None and bool(self._vanished) and (committed is None or committed < self.last.end)
+
+    @property
+    def sealed(self) -> bool:
+        """Return True if the log has a fence: nothing can be committed any more."""
+        return self.successor is not None
 
     @property
     def repeats(self) -> bool:
@@ -146,50 +155,38 @@ class Chain:
     def begin(self, committed: int | None) -> int | None:
         """Return the offset to go on at; a log without a manifest begins there (None: with the first record)."""
         if self.last is None and not self.sealed:
-            manifest = self._empty(committed or 0)
             with contextlib.suppress(Conflict):  # another owner was faster
-                self._put(manifest)
+                self._put(self._empty(committed or 0), BEGIN)
             self.look()
         return self.go_on(committed)
 
-    def _put(self, manifest: Manifest) -> None:
-        """Commit a manifest without files."""
+    def _put(self, manifest: Manifest, name: str) -> None:
+        """Commit a manifest without files, under that name."""
         staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
-        self._swap(manifest, staged)
+        self._swap(manifest, name, staged)
         with contextlib.suppress(Retry):
             self._hdfs.delete(staged)
 
     def seal(self, successor: Chain, *, again: int | None = None) -> int | None:
-        """Let nothing be committed any more, and answer where it ends; None: it never began. See `look`."""
-        manifest = self._empty(0, successor.as_successor())
+        """Let nothing be committed any more, and return the end of the log; None if it never began.
+
+        `again` is as for `look`.
+        """
+        fence = self._empty(0, successor.as_successor())
         while True:
             self.look(again=again)
             if self.sealed:
                 return self.last.end if self.last is not None else None
-            if self.last is None:
-                self._bar(manifest)
-            else:
-                start, note = self.last.end, self.last.note
-                end = self.last.start if self.repeats else start
-                with contextlib.suppress(Conflict):
-                    self._put(msgspec.structs.replace(manifest, start=start, end=end, note=note))
-
-    def _bar(self, manifest: Manifest) -> None:
-        """Put a file where its directory would be, so that version 0.1 cannot commit either."""
-        if self._hdfs.status(self.directory) is not None:
-            self._hdfs.delete(self.directory, only_empty=True)
-        staged = stage_directory(self.state, self.claim, 0, manifest.id)
-        source = self._hdfs.upload(f"{staged}/seal", msgspec.json.encode(manifest))
-        self._hdfs.mkdirs(posixpath.dirname(self.directory))
-        self._hdfs.rename(source, self.directory)
-        found = self._hdfs.status(self.directory)
-        if found is not None and not found.is_file:  # someone has just made it: what is moved there lies in it then
-            self._hdfs.delete(posixpath.join(self.directory, posixpath.basename(source)))
-        with contextlib.suppress(Retry):
-            self._hdfs.delete(staged)
+            with contextlib.suppress(Conflict):
+                if self.last is None:
+                    self._put(fence, BEGIN)
+                else:
+                    start, note = self.last.end, self.last.note
+                    end = self.last.start if self.repeats else start
+                    manifest = msgspec.structs.replace(fence, start=start, end=end, note=note)
+                    self._put(manifest, manifest.name)
 
     def _empty(self, at: int, successor: Successor | None = None) -> Manifest:
-        version = VERSION if successor is not None else 1
         return Manifest(
             uuid.uuid4().hex,
             self.claim.topic,
@@ -198,7 +195,7 @@ class Chain:
             at,
             0,
             (),
-            version,
+            VERSION,
             successor=successor,
         )
 
@@ -206,17 +203,12 @@ class Chain:
         """Return the place and epoch of this log, as its predecessor names them."""
         return Successor(self.state, self.claim.epoch)
 
-    def successor(self) -> Successor | None:
-        """The chain that has taken its place."""
-        if self.last is not None:
-            return self.last.successor
-        if not self.sealed:
-            return None
-        content = self._hdfs.read(self.directory)
-        return manifest_in(self.directory, content).successor
-
     def commit(self, manifest: Manifest) -> None:
-        """Make it the next of the chain and its files visible, or raise Conflict. May be repeated after Retry."""
+        """Make it the next of the chain and its files visible. Idempotent: may be repeated after Retry.
+
+        Raises Conflict if another owner was faster, or if the log has not begun. If a log could begin with any
+        manifest, one could be committed behind the fence of a log that never began.
+        """
         staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
         if self.last is None or not self._settled or (self.position or 0) > manifest.start:
             self.settle(self.position)
@@ -224,6 +216,8 @@ class Chain:
                 raise self._conflict(manifest, "files that were committed are gone")
             if self.last is not None and self.last.id == manifest.id:
                 return  # an earlier call did it, and lost the answer
+            if self.last is None and not self.sealed:
+                raise self._conflict(manifest, self._gone())
         elif (before := self._hdfs.status(self._path(self.last.name))) is not None:
             if not self.last.begins:
                 self._passed.append((self.last.start, before.changed))
@@ -234,15 +228,16 @@ class Chain:
             own = self.last is not None and self.last.id == self._own
             why = "an earlier try of this commit has succeeded; going on where it ends" if own else ""
             raise self._conflict(manifest, why)
-        if self.last is not None and self.last.end < manifest.start:
+        assert self.last is not None
+        if self.last.end < manifest.start:
             # Records between them are not in the channel (a transaction's marks), or not for this sink. A manifest
             # covers them too, as a hole in the chain would let two owners commit.
             manifest = msgspec.structs.replace(manifest, start=self.last.end)
         self._try_targets(manifest, staged)
         self._hdfs.each(lambda file: self._hdfs.adopt(file.temporary, posixpath.dirname(file.final)), manifest.files)
         self._settled = False
-        self._swap(manifest, staged)
-        marked = posixpath.dirname(self.last.mark) if self.last is not None else ""
+        self._swap(manifest, manifest.name, staged)
+        marked = posixpath.dirname(self.last.mark)
         self.last, self._own = manifest, manifest.id
         self._finish(manifest)
         if self._vanished:
@@ -302,9 +297,9 @@ class Chain:
         self._hdfs.each(self._hdfs.mkdirs, sorted(directories - self._made))
         self._made |= directories
 
-    def _swap(self, manifest: Manifest, staged: str) -> None:
+    def _swap(self, manifest: Manifest, name: str, staged: str) -> None:
         """The commit point: compare-and-swap by a rename that does not overwrite."""
-        content, target = msgspec.json.encode(manifest), self._path(manifest.name)
+        content, target = msgspec.json.encode(manifest), self._path(name)
         self._make({self.directory})
         source = self._hdfs.upload(f"{staged}/manifest-{uuid.uuid4().hex}", content)
         if self._hdfs.rename(source, target):
@@ -394,7 +389,7 @@ class Chain:
 
     def _read(self, name: str) -> Manifest:
         path = self._path(name)
-        return manifest_in(path, self._hdfs.read(path))
+        return manifest_in(path, self._hdfs.read(path), self.claim)
 
     def _gone(self) -> str:
         return (
@@ -413,7 +408,7 @@ class Chain:
         return Conflict(f"{manifest.topic}-{manifest.partition}: {why}")
 
     def _path(self, name: str) -> str:
-        return posixpath.join(self.directory, name)
+        return posixpath.join(self.directory, name) if name else self.directory
 
 
 def repeat(claim: PartitionClaim, offset: int) -> str:
@@ -432,11 +427,10 @@ def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Log
     while True:
         chain = Chain(hdfs, state, claim._replace(epoch=latest(hdfs, state, claim)), log)
         chain.look()
-        successor = chain.successor()
-        if successor is None:
+        if chain.successor is None:
             return chain, moved
         moved.append(chain)
-        state, claim = successor.state, claim._replace(epoch=successor.epoch)
+        state, claim = chain.successor.state, claim._replace(epoch=chain.successor.epoch)
 
 
 def latest(hdfs: FileSystem, state: str, claim: PartitionClaim) -> int:

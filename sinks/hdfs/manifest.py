@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import msgspec
 
-from plugins import FlafkaError, LastRecord, Retry
+from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
 
-VERSION = 2
-"""Version of manifests with a note or a successor; others have version 1, which every version of this sink reads."""
+VERSION = 3
+"""Version of the manifests that are written. Versions 1 and 2 are read, too: their fences have other names."""
 BEGIN = "begin"
-"""The name of a chain's first manifest."""
+"""Name of the first manifest of a commit log: an empty one, or the fence of a log that never began."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -39,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True):
     successor: Successor | None = None
     """The next log, in the last manifest of one: nothing can be committed behind it."""
     mark: str = ""
-    """The directory that is made once all files have their final names; empty in manifests of version 0.1 and 0.2."""
+    """The directory that is made once all files have their final names; empty if there are no files."""
 
     @property
     def name(self) -> str:
@@ -59,15 +61,21 @@ class Successor(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def manifest_in(path: str, content: bytes | None) -> Manifest:
-    """The manifest at that path, whose content that is. Raises Retry where it is None, as no file is there any more,
-    and FlafkaError where it is damaged or of a newer version."""
+def manifest_in(path: str, content: bytes | None, claim: PartitionClaim) -> Manifest:
+    """Return the manifest at that path, in a commit log of that group.
+
+    Raises Retry if the content is None, as the file is gone, and FlafkaError if it is damaged or of a later version.
+    """
     if content is None:
         raise Retry(f"{path} has disappeared")
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise FlafkaError(f"{path} is no manifest of this sink, which cannot go on without it: {e}") from e
-    if manifest.version > VERSION:
-        raise FlafkaError(f"{path} was written by a newer version of this sink: upgrade this agent too")
+    if not 1 <= manifest.version <= VERSION:
+        raise FlafkaError(
+            f"{path} is a manifest of version {manifest.version}, and this sink reads versions 1 to {VERSION}: "
+            "deliver what the channel holds with the agent that wrote it (agent start --drain), remove the directory "
+            f"{posixpath.dirname(path)}, and run agent group reset {claim.group}"
+        )
     return manifest

@@ -18,6 +18,7 @@ import pyarrow as pa
 from plugins import (
     Batch,
     CommittingSink,
+    Conflict,
     EventId,
     FlafkaError,
     LastRecord,
@@ -311,10 +312,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         events = sum(file.events for file in files)
         self.reset(claim.partition)
         self.metrics.add("ConnectionCreatedCount", len(staged))
-        manifest = Manifest(id, claim.topic, claim.partition, start, end, events, tuple(staged))
+        manifest = Manifest(id, claim.topic, claim.partition, start, end, events, tuple(staged), VERSION)
         if note:
             path = hdfs.upload(posixpath.join(directory, "note"), note)
-            manifest = msgspec.structs.replace(manifest, version=VERSION, note=path)
+            manifest = msgspec.structs.replace(manifest, note=path)
         if files:
             manifest = msgspec.structs.replace(manifest, mark=posixpath.join(directory, "done"))
         return Receipt(claim, start, end, events, manifest)
@@ -360,7 +361,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             # It is sealed before the new one begins, which would be the latest one there though another was faster.
             if (end := before.seal(chain)) is not None:
                 committed = max(committed or 0, end)
-            if before.successor() != chain.as_successor():
+            if before.successor != chain.as_successor():
                 raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
             sealed += [before, *self._seal_earlier(before, chain, committed)]
             if chain.state != before.state:
@@ -401,11 +402,14 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return Chain(self._hdfs, self.state, claim, self.log)
 
     def commit(self, receipt: Receipt) -> None:
-        """Make the staged files visible, by one rename that only one owner can win."""
+        """Make the staged files visible, by one rename that only one owner can win.
+
+        Raises Conflict for an assignment that `resume` has not returned: see `Chain.commit`.
+        """
         assert self._hdfs is not None
         chain = self._chains.get(receipt.claim)
         if chain is None:
-            chain = self._chains[receipt.claim] = self._chain(receipt.claim)
+            raise Conflict(f"{_place(receipt.claim)}: this sink has not resumed the commit log of this epoch")
         manifest: Manifest = msgspec.structs.replace(receipt.staged, last=receipt.last)
         try:
             chain.commit(manifest)

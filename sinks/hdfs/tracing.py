@@ -56,7 +56,7 @@ class Tracer:
         path = posixpath.join(directory, f"{start or 0:020d}")
         if start is None or (content := self._hdfs.read(path)) is None:
             return
-        manifest = manifest_in(path, content)
+        manifest = manifest_in(path, content, claim)
         if manifest.successor is not None or not manifest.start <= offset < manifest.end:
             return
         files = [file.final for file in manifest.files]

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import PartitionClaim, Retry
+from plugins import FlafkaError, PartitionClaim, Retry
 from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, reason
 from plugins.shared.kafkaoffsets import read_up_to, watermarks
 from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
+VERSION = 1
+"""Version of the entries: a list. A later one is an object with a field `version`."""
 PIECE_BYTES = 60_000
 """A note is kept in pieces of this size."""
 READ_SECONDS = 10.0
@@ -64,6 +66,13 @@ class Positions:
                 found[name] = value
         if key not in found:
             return None
+        if not isinstance(found[key], list):
+            version = found[key].get("version", "unknown") if isinstance(found[key], dict) else "unknown"
+            raise FlafkaError(
+                f"topic {self.name} has an entry of version {version} for group {claim.group}, and this sink reads "
+                f"version {VERSION}: deliver what the channel holds with the agent that wrote it (agent start "
+                "--drain), then delete that topic"
+            )
         epoch, offset, pieces = found[key]
         return Position(epoch, offset, b"".join(base64.b64decode(found[f"{key}/{n}"]) for n in range(pieces)))
 

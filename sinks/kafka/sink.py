@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from plugins import (
     Batch,
@@ -20,7 +19,7 @@ from plugins import (
 )
 from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, reason
 from plugins.shared.kafkaoffsets import committed, metadata_of
-from plugins.shared.offsets import OffsetMetadata, names_topic
+from plugins.shared.offsets import OffsetMetadata
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.differences import KAFKA
 from sinks.kafka.plain import PlainKafkaSink
@@ -213,8 +212,6 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         claim = receipt.claim
         writer = self._writer(claim)
         metadata = self.membership() or self._onlooker(claim.group).consumer_group_metadata()
-        if writer.began and claim.topic_id and not names_topic(claim):
-            self._confirm(claim)  # nobody could tell by the metadata whose position that is
         try:
             writer.commit(claim, receipt.end, metadata)
         except Conflict:
@@ -234,18 +231,6 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             return
         with contextlib.suppress(Retry):  # without one, the next events have the runner call `resume`
             self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
-
-    def _confirm(self, claim: PartitionClaim) -> None:
-        """Raise Retry unless the channel's topic still has the id of the assignment."""
-        topics = TopicCollection([claim.topic])
-        admin = AdminClient(self._client())  # which has to outlive its answer
-        request = admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)
-        try:
-            found = str(request[claim.topic].result().topic_id)
-        except KafkaException as e:
-            raise Retry(f"topic {claim.topic} cannot be looked at: {reason(e)}") from e
-        if found != claim.topic_id:
-            raise Retry(f"topic {claim.topic} was deleted and created again: nothing of the old one is committed")
 
     def _onlooker(self, group: str) -> Consumer:
         """Reads the group's offsets without being a member, waiting for transactions that are about to end."""

@@ -19,9 +19,10 @@ from plugins import FlafkaError, Retry
 from plugins.shared.disk import make_directory, replace
 from sources.taildir.tail import Mark, Tail
 
-_HEADER = '{"journal":2}\n'
-_FIRST_HEADER = '{"journal":1}\n'
-"""Header of the first journal format, whose lines have neither a number nor a checksum."""
+VERSION = 2
+"""Version of the journal."""
+_HEADER = b'{"journal":%d}\n' % VERSION
+_ANY_HEADER = re.compile(rb'\{"journal":(\d{1,9})\}\n?')
 _LINE = re.compile(rb"(\d{1,15}) ([0-9a-f]{8}) (\{.*\})\n?")
 _SMALL = 1 << 20
 """Minimum growth of the journal before it is rewritten, in bytes."""
@@ -185,14 +186,15 @@ class PositionFile:
         if not lines:
             return []
         header = lines.pop(0)
-        if header not in (_HEADER.encode(), _FIRST_HEADER.encode()):
+        if header != _HEADER:
+            if other := _ANY_HEADER.fullmatch(header):
+                raise self._of_version(int(other[1]))
             raise _senseless(self._journal_path, "it does not begin as one")
-        checked = header == _HEADER.encode()
         entries: dict[int, _Entry] = {}
         damaged, last = False, 0
         for line in lines:
             try:
-                number, found = _decoded(line) if checked else (last + 1, _entry_without_checksum(line))
+                number, found = _decoded(line)
             except ValueError:
                 damaged = True
                 continue
@@ -211,6 +213,13 @@ class PositionFile:
                 " be read again"
             )
         return list(entries.values())
+
+    def _of_version(self, version: int) -> FlafkaError:
+        """Return the error for a journal of another version, with the way out."""
+        return FlafkaError(
+            f"{self._journal_path} is a journal of version {version}, and this source reads version {VERSION}: stop "
+            f"the agent that wrote it by SIGTERM, so that {self.path} has all positions, then remove the journal"
+        )
 
     def save(self, changed: Iterable[Tail], tails: Iterable[Tail], *, last: bool = False) -> None:
         """Commit the offsets of the changed files durably. Raises OSError, and then nothing counts as saved.
@@ -248,7 +257,7 @@ class PositionFile:
 
     def _rewrite(self, tails: Iterable[Tail]) -> None:
         lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
-        data = _HEADER.encode() + lines
+        data = _HEADER + lines
         self._release()
         if not self.path.parent.exists():  # the directory was removed while the agent runs
             self._take_directory()
@@ -324,14 +333,6 @@ def _decoded(line: bytes) -> tuple[int, _Line]:
 
 def _checksum(number: int, text: bytes) -> int:
     return zlib.crc32(b"%d %s" % (number, text))
-
-
-def _entry_without_checksum(line: bytes) -> _Line:
-    found = msgspec.convert(json.loads(line), _Entry | _Gone | _Wrote)
-    if isinstance(found, _Entry) and found.mark is not None and found.pos > found.mark.offset:
-        # Nothing proves the later offset: rather repeat the data in between than lose them.
-        found.pos = found.mark.offset
-    return found
 
 
 def _content(path: Path) -> bytes:

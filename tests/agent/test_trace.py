@@ -59,7 +59,7 @@ def test_an_id_is_found_in_the_key_of_a_row(text: str, spec: AgentSpec) -> None:
     assert id_in(spec, text) == EventId("web-logs~0123456789", 2, 17, 3)
 
 
-def test_ids_of_other_topics_and_older_versions(spec: AgentSpec) -> None:
+def test_ids_of_other_topics(spec: AgentSpec) -> None:
     assert id_in(spec, "web-logs-2-17-3") == EventId("web-logs", 2, 17, 3)
     assert id_in(spec, "else~0123456789-2-17-3") == EventId("else~0123456789", 2, 17, 3)
 

@@ -1,16 +1,16 @@
 """The file channel with several readers, and with sinks that have a record of their own."""
 
-import json
-import shutil
+import base64
 import threading
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from channels.file.reader import FileReader
-from plugins import PartitionClaim, Retry
-from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
+from plugins import FlafkaError, PartitionClaim, Retry
+from tests.channels.file_running import Owner, channel, consumer, events, opened
 
 
 def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path) -> None:
@@ -134,33 +134,76 @@ def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path)
     files.close()
 
 
-def test_a_directory_of_version_0_2_is_read_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Two sinks had it; one has delivered the first entry of its partition, and keeps a commit log."""
-    made = Path(__file__).parents[1] / "data" / "v0_2_file_channel"
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    left = json.loads((made / "ids.json").read_text())
-    for _ in range(2):
-        files = opened(tmp_path)
-        owner = consumer(files)
-        assert sorted(owner.take_all()) == [b"0", b"2", b"3", b"4", b"5"]
-        ids = [id for taken in owner.got for id in map(str, taken.batch.ids())]
-        bodies = [event.body.decode() for taken in owner.got for event in taken.batch]
-        assert dict(zip(ids, bodies, strict=True)) == left
-        assert (owner.claims[0].epoch, owner.claims[0].record) == (5, "hdfs:/x/.flafka")
-        files.close()
+# --- versions
+
+RUN = "8d8797b62938"
+SEGMENT = (
+    "c-nLGaWxE#(sb-#VgLe01_WT@^if^}6!;GW7l3>LuqYP;4+9$mD+33R1=7I6zyhSU0M&qKkRcU7ECN<90aV4tzz)<Q02G1fX"
+    "JiG*IRLQ&5VJt-0?`@y#U&s%2M~fpKqL>C&jZBlU_QtIkiHW@`#@&G%m>*9HJ=4U%b=N^l%G-wVY9%+LH=3+bt?ndE)l5Dc)"
+    "%tyFtI@W0Ra#nL)--m3kje~7O0F5R2(@BnHg{c4m28BA0rwcSv&*D{U=b|FNW%VW)`6P7{HhTi+gjhxR;d-_X?n?6F>@gcv`"
+    "~ZA6))3KobM`6GXcKQ)<Lkn<<Et3NwLaG^LKF)B#AThFDT609-InuK"
+)
+"""Two entries of one event each, as the channel has written them."""
+CHECKPOINT = (
+    '{"positions": [{"cluster_id": "file", "topic": "files", '
+    '"topic_id": "08cc3c0ef1db40f7a5ce8b5fe4a1a9e4.8d8797b62938", "group": "files", "epoch": 0, "partition": 0, '
+    '"ids": 2, "record": "hdfs:/x/.flafka", "shared_epoch": 0, "position": 1}], "files": {"%s": null}, "next": 0, '
+    '"accepted": {}, "runs": ["8d8797b62938"], "renamed": {}, "epoch": 0, "inode": %d}'
+)
+
+
+def left(directory: Path, version: str = "") -> tuple[Path, Path]:
+    """Files of a channel that was killed, of whose two events one is delivered: checkpoint and segment."""
+    for name in "abc":
+        (directory / name).mkdir()
+    for name in "ab":
+        (directory / name / "flafka.channel").write_text("08cc3c0ef1db40f7a5ce8b5fe4a1a9e4")
+    segment, checkpoint = directory / "a" / f"flafka-{0:020d}-{RUN}.log", directory / "c" / "flafka.positions"
+    segment.write_bytes(zlib.decompress(base64.b85decode(SEGMENT)) + bytes(100))  # zeros are written ahead
+    text = CHECKPOINT % (segment, (directory / "a" / "flafka.channel").stat().st_ino)
+    text = text.replace('"next"', f'{version}"next"')
+    checkpoint.write_text(f"{zlib.crc32(text.encode()):08x} {text}\n")
+    return checkpoint, segment
+
+
+def test_a_directory_of_version_1_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    left(tmp_path)
     files = opened(tmp_path)
-    files.put(events(6))
     owner = consumer(files)
-    owner.take_all()
-    assert owner.got[-1].batch.bodies.to_pylist() == [b"6"]
-    assert not {*left} & {*map(str, owner.got[-1].batch.ids())}
-    owner.commit()
+    assert owner.take_all() == [b"1"]
+    assert [str(id) for id in owner.got[0].batch.ids()] == ["files~406348cc13-0-1-0"]
+    assert owner.claims[0].record == "hdfs:/x/.flafka"
     files.close()
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-    files = opened(tmp_path)
-    assert consumer(files).take_all() == []
-    assert [path.name for path in segments(tmp_path)] == [files._log.segments[0].path.name], "they are delivered"
-    files.close()
+    assert not caplog.records
+
+
+def refused(directory: Path, path: Path, what: str, version: int) -> None:
+    before = {one: one.read_bytes() for one in directory.rglob("flafka*")}
+    with pytest.raises(FlafkaError) as error:
+        opened(directory)
+    assert str(error.value) == (
+        f"{path} is a {what} of version {version}, and this channel reads version 1: deliver what the channel holds "
+        "with the agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
+    )
+    assert {one: one.read_bytes() for one in directory.rglob("flafka*")} == before
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_checkpoint_of_another_version_is_refused_with_the_way_out(tmp_path: Path, version: int) -> None:
+    checkpoint, _ = left(tmp_path, '"version": 2, ')
+    if not version:
+        checkpoint.write_bytes(b"%08x []\n" % zlib.crc32(b"[]"))
+    refused(tmp_path, checkpoint, "checkpoint", version)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_segment_of_another_version_is_refused_with_the_way_out(tmp_path: Path, version: int) -> None:
+    _, segment = left(tmp_path)
+    if version:
+        segment.write_bytes(segment.read_bytes().replace(b"FLE1", b"FLE2"))
+    else:
+        segment = segment.rename(segment.with_name(f"flafka-{0:020d}.log"))
+    refused(tmp_path, segment, "segment", version)
 
 
 def test_after_a_reset_a_sink_begins_a_new_commit_log(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from agent.services.running import until
-from channels.kafka import others, reader
-from channels.kafka.positions import Members
+from channels.kafka import reader
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
 from plugins import FlafkaError, Metrics, PartitionClaim, Retry
@@ -38,16 +37,13 @@ class Ids:
     """Says which topic it is; where `held`, once it is asked to."""
 
     def __init__(self, *, held=False):
-        self.now, self.held, self.waiting, self.older = "first", held, [], []
+        self.now, self.held, self.waiting = "first", held, []
 
     def get(self):
         return self.now
 
-    def look(self):
-        return self.now, 4
-
-    def members(self, group):
-        return Members(older=tuple(self.older))
+    def unread(self, group):
+        return frozenset()
 
     def ask(self, answer):
         if self.held:
@@ -200,7 +196,7 @@ def test_a_group_begins_under_the_claim_that_it_commits(brokers):
     finally:
         consumer.close()
     (claim,) = (claim for claim in owner.committed if claim.partition == 0)
-    assert claim == PartitionClaim("cluster", "begins", "first", "begins", 0, 0, ids=2)
+    assert claim == PartitionClaim("cluster", "begins", "first", "begins", 0, 0)
     assert offsets_of(brokers, "begins", "begins") == (3, OffsetMetadata.of(claim))
 
 
@@ -208,7 +204,6 @@ def test_a_group_begins_under_the_claim_that_it_commits(brokers):
     ("metadata", "first", "ids", "epoch"),
     [
         ("", b"4", 2, 0),  # Flume's
-        ("epoch=7", b"4", 1, 7),  # of a version before 0.2
         ("epoch=7&topic=first&ids=2", b"4", 2, 7),
         ("epoch=7&topic=another&ids=2", b"0", 2, 0),  # of a topic of that name that is no more
     ],
@@ -250,59 +245,18 @@ def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monke
         consumer.close()
 
 
-def test_beside_members_of_version_0_1_a_group_says_no_more_than_they_know(brokers, monkeypatch):
-    numbered(brokers, "beside", range(10))
-    commit_to(brokers, "beside", "beside", 4, "epoch=7")
-
-    class Further(RebalanceListener):
-        def assigned(self, committed):
-            super().assigned(committed)
-            return {claim._replace(record="hdfs:/logs"): 5 for claim in committed if claim.partition == 0}
-
-    ids = Ids()
-    ids.older = ["host.a1.k1 on 127.0.0.1"]
-    consumer = reading(brokers, "beside", Further(start=None), ids)
+@pytest.mark.parametrize("metadata", ["epoch=7", "topic=first&ids=2&version=2"])
+def test_a_group_with_an_offset_that_this_version_cannot_read_stays_where_it_is(brokers, metadata):
+    topic = f"unreadable-{metadata.partition('=')[0]}"
+    numbered(brokers, topic, range(10))
+    commit_to(brokers, topic, topic, 4, metadata)
+    consumer = reading(brokers, topic, RebalanceListener(start=0))
     try:
-        assert bodies(consumer, 5)[0] == b"5"
-        assert offsets_of(brokers, "beside", "beside") == (5, OffsetMetadata(7))
-    finally:
-        consumer.close()
-    monkeypatch.setattr(others, "ALONE_SECONDS", -1)  # they have been gone for long
-    consumer = reading(brokers, "beside", Further(start=None))
-    try:
-        assert bodies(consumer, 5)[0] == b"5"
-        assert offsets_of(brokers, "beside", "beside") == (5, OffsetMetadata(7, "first", record="hdfs:/logs"))
-    finally:
-        consumer.close()
-
-
-def test_names_that_members_of_version_0_1_do_not_know_are_not_mixed_with_theirs(brokers):
-    numbered(brokers, "names", range(10))
-    commit_to(brokers, "names", "names", 4, "topic=first&ids=2")
-
-    class Simple(RebalanceListener):
-        def assigned(self, committed):
-            super().assigned(committed)
-            return committed
-
-        def revoked(self, partitions):
-            self.told.append(("revoked", partitions))
-
-    ids, owner = Ids(), Simple(start=None)
-    ids.older = ["host.a1.k1 on 127.0.0.1"]
-    consumer = reading(brokers, "names", owner, ids)
-    try:
-        with pytest.raises(Retry, match=r"is read by host\.a1\.k1 on 127\.0\.0\.1 of version 0\.1, which would"):
+        with pytest.raises(FlafkaError, match=rf"agent group reset {topic} --topic {topic}:0 --to current$"):
             until(lambda: consumer.take(1))
-        assert ("revoked", owner.told[0]) in owner.told, "what was taken is delivered first"
     finally:
         consumer.close()
-    ids.older = []
-    consumer = reading(brokers, "names", owner, ids)
-    try:
-        assert bodies(consumer, 6)[0] == b"4"
-    finally:
-        consumer.close()
+    assert offsets_of(brokers, topic, topic)[0] == 4
 
 
 def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thread(monkeypatch):
@@ -329,7 +283,7 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
 def test_records_that_brokers_have_lost_stop_a_group_until_it_is_reset(brokers):
     """As after a restore of the brokers from a backup: the group is at 40, and the topic ends at 30."""
     numbered(brokers, "restored", range(30))
-    commit_to(brokers, "restored", "restored", 40, OffsetMetadata(topic_id="first", ids=2).text())
+    commit_to(brokers, "restored", "restored", 40, OffsetMetadata(topic_id="first").text())
 
     def refused():
         consumer = reading(brokers, "restored", RebalanceListener(start=40))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -122,7 +124,7 @@ def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> Non
     assert [event for one in taken for event in one.batch] == [event for _, event in written]
     ids = [id for one in taken for id in one.batch.ids()]
     assert [(id.topic, id.partition, id.offset, id.index) for id in ids] == [
-        ("topic", 2, 5 + n, 0) for n in range(len(written))
+        (CLAIM.stem, 2, 5 + n, 0) for n in range(len(written))
     ]
     assert [(one.start, one.end) for one in taken] == [(5, 5 + len(written))]
 
@@ -132,16 +134,18 @@ def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(fo
     config, _ = KafkaChannelConfig.parse({"format": form})
     assert config is not None
     again = (
-        KafkaChannel(config).redelivery(event, EventId("topic", 2, 3, 4), 5, "mine")._replace(offset=31, timestamp=32)
+        KafkaChannel(config)
+        .redelivery(event, EventId(CLAIM.stem, 2, 3, 4), 5, "mine")
+        ._replace(offset=31, timestamp=32)
     )
     given = [of_flume(30, Event(b"before")), again, of_flume(32, Event(b"after"))]
     (taken,) = read(given, group="mine")
     assert (taken.start, taken.end) == (30, 33)
     assert list(taken.batch) == [Event(b"before"), event, Event(b"after")]
-    assert taken.batch.ids() == [EventId("topic", 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
+    assert taken.batch.ids() == [EventId(CLAIM.stem, 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
     assert taken.batch.origin is not None
     assert taken.batch.origin.timestamps.tolist() == [7, 5, 7]
-    assert taken.fresh().ids() == [EventId("topic", 2, 30, 0), EventId("topic", 2, 32, 0)]
+    assert taken.fresh().ids() == [EventId(CLAIM.stem, 2, 30, 0), EventId(CLAIM.stem, 2, 32, 0)]
     (taken,) = read(given, group="other")
     assert (taken.start, taken.end) == (30, 33)
     assert list(taken.batch) == [Event(b"before"), Event(b"after")]
@@ -151,17 +155,41 @@ def test_a_replayed_record_is_decoded_as_it_was() -> None:
     """One that a newer agent wrote, once this one is as new."""
     whole = of_arrow(3, Event(b"a"), Event(b"b"))
     newer = Record(3, 7, b"k", whole.value, [("trace", b"1"), (records.FORMAT, b"arrow/9")])
-    again = records.readdressed(newer, EventId("topic", 2, 3, 0), 5, "mine")
+    again = records.readdressed(newer, EventId(CLAIM.stem, 2, 3, 0), 5, "mine")
     (taken,) = read([again._replace(offset=31)], group="mine")
     (unread,) = taken.undecodable
-    assert unread.id == ("topic", 2, 3, 0)
+    assert unread.id == (CLAIM.stem, 2, 3, 0)
     assert (unread.record.value, unread.record.key) == (newer.value, newer.key)
     assert sorted(unread.record.headers) == sorted(newer.headers)
-    again = records.readdressed(whole, EventId("topic", 2, 3, 0), 5, "mine")
+    again = records.readdressed(whole, EventId(CLAIM.stem, 2, 3, 0), 5, "mine")
     (taken,) = read([again._replace(offset=31)], group="mine")
-    assert taken.batch.ids() == [("topic", 2, 3, 0), ("topic", 2, 3, 1)]
+    assert taken.batch.ids() == [(CLAIM.stem, 2, 3, 0), (CLAIM.stem, 2, 3, 1)]
     (taken,) = read([again._replace(offset=31, headers=again.headers[:2])], group="mine")
     assert "marked as replayed, but without" in taken.undecodable[0].reason
+
+
+RECORD = (
+    "c-oy%I}XAy41H<Sk5GmV73#pi5jX+|;1r0V15yVV;6@yPLv-Xu;W<emjmpBSTsw~a{2XhoeF117Sizt~ftnGaG&J3lHR3bcj"
+    "n=yQj#VWpb~McRepSfbp0=fFc!=+Z%T?l<pJe23+}Y47cNPNa8#zxnCw`e0__g>=!hIZ0cOUCdo)q>Gw8G75!)C@YBGX|H55"
+    "KY3HN8d0N*!(vA+PX7j^C&gANQ%`9OwH;|2WgXp6kyw^}!hy^qv>=7Juk%lDZ~(_X*j;KEL+cB{|ts{2NtXBdq"
+)
+"""An event of body `0` with the header `host`, as the channel has written it, compressed."""
+
+
+def test_a_record_of_version_1_is_read() -> None:
+    (taken,) = read([Record(3, 7, None, zlib.decompress(base64.b85decode(RECORD)), [("flafka.format", b"arrow/1")])])
+    assert list(taken.batch) == [Event(b"0", {"host": "h"})]
+    assert [str(id) for id in taken.batch.ids()] == ["topic~36a9e7f1c9-2-3-0"]
+
+
+@pytest.mark.parametrize("form", ["arrow/2", "raw/2"])
+def test_a_record_of_another_version_is_rejected_with_the_way_out(form: str) -> None:
+    (taken,) = read([Record(3, 7, None, b"", [("flafka.format", form.encode())])])
+    (unread,) = taken.undecodable
+    assert unread.reason == (
+        f"the record's format (flafka.format header) is {form}, and this agent reads arrow/1 and raw/1: deliver it "
+        "with the agent that wrote it, or replay it with a later one"
+    )
 
 
 def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
@@ -174,7 +202,7 @@ def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
         (25_001, 25_002, 1),
     ]
     assert taken[2].batch.id(4_999).offset == 24_999
-    assert taken[2].batch.id(34_999) == ("topic", 2, 25_000, 29_999)
+    assert taken[2].batch.id(34_999) == (CLAIM.stem, 2, 25_000, 29_999)
 
 
 def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
@@ -195,7 +223,7 @@ def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
     reasons = [u.reason for u in taken.undecodable]
     assert "no AvroFlumeEvent either" in reasons[0]
     assert "parseAsFlumeEvent = false" in reasons[0]
-    assert "is arrow/9, not arrow/1 or raw/1" in reasons[2]
+    assert "is arrow/9, and this agent reads arrow/1 and raw/1" in reasons[2]
     (taken,) = read(bad[:1])
     assert (len(taken.batch), taken.start, taken.end) == (0, 50, 51)
 

@@ -1,15 +1,15 @@
 """Whose positions a group holds."""
 
 import logging
-import uuid
 from types import SimpleNamespace
 
+import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.kafka.positions import Log, TopicIds, claims_of, reader_id
-from plugins import PartitionClaim
+from channels.kafka.positions import Log, claims_of
+from plugins import FlafkaError, PartitionClaim
 
 CLAIM = PartitionClaim("cluster", "t", "now", "group", 0, -1)
 LOG = logging.getLogger()
@@ -23,66 +23,51 @@ def claim(partition, **said):
     return CLAIM._replace(partition=partition, **said)
 
 
-def test_a_group_that_never_committed_has_the_new_ids():
+def test_a_group_that_never_committed_has_the_ids_of_its_topic():
     found = claims_of(CLAIM, [at(0, OFFSET_INVALID), at(1, OFFSET_INVALID)], LOG)
-    assert found == {claim(0, ids=2): None, claim(1, ids=2): None}
+    assert found == {claim(0): None, claim(1): None}
 
 
-def test_a_group_of_flume_or_of_an_older_version_keeps_its_ids_in_all_partitions():
-    found = claims_of(CLAIM, [at(0, 4), at(1, 5, "epoch=3"), at(2, OFFSET_INVALID)], LOG)
-    assert found == {claim(0): 4, claim(1, epoch=3, shared_epoch=3): 5, claim(2): None}
+@pytest.mark.parametrize("metadata", ["", "of another program", '{"topic": "t"}'])
+def test_the_offset_of_a_flume_or_of_another_program_counts(metadata):
+    assert claims_of(CLAIM, [at(0, 4, metadata)], LOG) == {claim(0): 4}
 
 
 def test_what_was_committed_for_this_topic_counts():
     said = "epoch=1790000000000&topic=now&ids=2&record=hdfs%3A%2Flogs%2F.flafka"
     found = claims_of(CLAIM, [at(0, 4, said), at(1, OFFSET_INVALID)], LOG)
     assert found == {
-        claim(0, epoch=1_790_000_000_000, ids=2, record="hdfs:/logs/.flafka"): 4,
-        claim(1, ids=2): None,
+        claim(0, epoch=1_790_000_000_000, record="hdfs:/logs/.flafka"): 4,
+        claim(1): None,
     }
 
 
 def test_what_was_committed_for_a_topic_deleted_since_does_not(caplog):
     caplog.set_level(logging.WARNING)
     found = claims_of(CLAIM, [at(0, 4, "epoch=1790000000000&topic=before&ids=2&record=x")], LOG)
-    assert found == {claim(0, ids=2): None}
+    assert found == {claim(0): None}
     assert "group group stood at offset 4 of a topic t that was deleted" in caplog.text
 
 
-def test_while_older_members_read_the_group_too_all_that_begins_is_as_they_know_it():
-    committed = [at(0, OFFSET_INVALID), at(1, 4, "epoch=3"), at(2, 5, "epoch=01790000000000"), at(3, 6, "epoch=0")]
-    assert claims_of(CLAIM, committed, LOG, mixed=True) == {
-        claim(0): None,
-        claim(1, epoch=3, shared_epoch=3): 4,
-        claim(2, epoch=1_790_000_000_000, shared_epoch=1_790_000_000_000): 5,
-        claim(3): 6,
-    }
-    assert claims_of(CLAIM, committed[:1], LOG, mixed=True) == {claim(0): None}
+WAY_OUT = (
+    "deliver what the topic holds with the agent that wrote it (agent start --drain), then run "
+    "agent group reset group --topic t:1 --to current"
+)
 
 
-def test_what_says_more_than_older_members_understand_goes_on_saying_it():
-    said = "epoch=1790000000000&topic=now&ids=2&record=r"
-    found = claims_of(CLAIM, [at(0, 4, said)], LOG, mixed=True)
-    assert found == {claim(0, epoch=1_790_000_000_000, ids=2, record="r"): 4}
-
-
-def test_a_group_that_was_reset_for_older_members_has_the_new_ids_once_they_are_gone():
-    found = claims_of(CLAIM, [at(0, 4, "epoch=01790000000000"), at(1, 5, "epoch=2")], LOG)
-    assert found == {claim(0, epoch=1_790_000_000_000, ids=2): 4, claim(1, epoch=2, shared_epoch=2): 5}
-
-
-def test_members_of_version_0_1_are_told_by_what_their_clients_are_called():
-    def member(client, instance="other"):
-        return SimpleNamespace(
-            id=f"{instance}-{uuid.uuid4()}", client_id=client, client_host="/10.0.0.1", assignment=b""
-        )
-
-    class Admin:
-        def list_groups(self, group, timeout):
-            members = [member("flafka-c1", "host.a1.k1.t"), member(reader_id("c1")), member("flink"), member("")]
-            return [SimpleNamespace(id=group, state="Stable", error=None, members=members)]
-
-    assert TopicIds(Admin(), "t").members("group").older == ("host.a1.k1.t on 10.0.0.1",)
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ("epoch=0", "has event-ID scheme 1, and this agent knows scheme 2 and later ones"),
+        ("epoch=3\x7f", "has event-ID scheme 1, and this agent knows scheme 2 and later ones"),
+        ("topic=now&record=x", "has event-ID scheme 1, and this agent knows scheme 2 and later ones"),
+        ("epoch=3&topic=now&ids=2&version=2", "has metadata of version 2, and this agent reads version 1"),
+    ],
+)
+def test_an_offset_of_another_version_is_refused_with_the_way_out(metadata, why):
+    with pytest.raises(FlafkaError) as refused:
+        claims_of(CLAIM, [at(0, 4), at(1, 5, metadata)], LOG)
+    assert str(refused.value) == f"the offset of group group in t-1 {why}: {WAY_OUT}"
 
 
 def test_that_is_said_once_however_often_positions_are_asked_for(caplog):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import FlafkaError, PartitionClaim
-from plugins.shared.offsets import NUL, OffsetMetadata, known_to_older, next_epoch, truncated, undone
+from plugins.shared.offsets import NUL, VERSION, OffsetMetadata, next_epoch, refusal, truncated, undone
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
@@ -15,10 +15,10 @@ SAID = st.builds(
     OffsetMetadata,
     st.one_of(st.just(0), EPOCHS),
     st.text(),
-    st.sampled_from([1, 2]),
+    st.sampled_from([2, MILLIS]),
     st.text(),
-    st.just(0),
     st.sampled_from(["", "30", "7?", "7+"]),
+    st.just(VERSION),
 )
 
 
@@ -26,35 +26,6 @@ SAID = st.builds(
 def test_it_is_read_as_it_was_written(said: OffsetMetadata) -> None:
     assert OffsetMetadata.parse(said.text()) == said
     assert OffsetMetadata.parse(f"{said.text()}\0") == said, "as confluent_kafka commits it"
-
-
-def read_by_version_0_1(metadata: str | None) -> int:
-    """Its `channels.kafka.reader.epoch_of`."""
-    name, _, value = (metadata or "").partition("=")
-    return int(value) if name == "epoch" and value.isdigit() else 0
-
-
-@given(SAID, EPOCHS)
-def test_members_of_version_0_1_are_told_the_epoch_that_they_know(said: OffsetMetadata, epoch: int) -> None:
-    shared = said._replace(epoch=epoch, shared_epoch=epoch)
-    assert shared.text() == f"epoch={epoch}"
-    assert known_to_older(shared.text())
-
-
-@given(EPOCHS)
-def test_version_0_1_reads_the_epoch_of_a_reset_and_this_one_sees_whether_it_did(epoch: int) -> None:
-    reset = OffsetMetadata(epoch, ids=0)
-    assert OffsetMetadata.parse(reset.text()) == reset
-    assert known_to_older(reset.text())
-    assert known_to_older(f"{reset.text()}\0"), "as confluent_kafka commits it"
-    assert read_by_version_0_1(reset.text()) == epoch
-    assert OffsetMetadata.parse(f"epoch={read_by_version_0_1(reset.text())}") == reset._replace(ids=1)
-
-
-@given(SAID)
-def test_version_0_1_reads_whatever_it_does_not_know_as_epoch_0(said: OffsetMetadata) -> None:
-    known = read_by_version_0_1(said.text())
-    assert known == (said.epoch if known_to_older(said.text()) else 0)
 
 
 @given(SAID, st.text())
@@ -72,21 +43,33 @@ def test_whatever_others_write_is_read(text: str | None) -> None:
     [
         (None, OffsetMetadata()),
         ("", OffsetMetadata()),
-        ("epoch=3", OffsetMetadata(3)),
-        ("epoch=0", OffsetMetadata()),
-        ("epoch=01790000000000", OffsetMetadata(1_790_000_000_000, ids=0)),
-        ("epoch=3\x7f", OffsetMetadata(3)),  # of version 0.1's `agent group reset`, which wrote no NUL
+        ("of another program", OffsetMetadata()),
         ("epoch=-3&ids=x&more=1", OffsetMetadata()),
-        ("epoch=1790000000000&topic=a%2Bb%2F&ids=2", OffsetMetadata(1_790_000_000_000, "a+b/", 2)),
-        ("record=hdfs%3A%2Flogs%2F.flafka", OffsetMetadata(record="hdfs:/logs/.flafka")),
+        ("topic=a%2Bb%2F&ids=2", OffsetMetadata(topic_id="a+b/")),
+        ("epoch=1790000000000&topic=a%2Bb%2F&ids=2", OffsetMetadata(1_790_000_000_000, "a+b/")),
+        (
+            "epoch=1790000000000&topic=i&ids=1780000000000&record=hdfs%3A%2Flogs%2F.flafka&lost=7%3F",
+            OffsetMetadata(1_790_000_000_000, "i", 1_780_000_000_000, "hdfs:/logs/.flafka", "7?"),
+        ),
     ],
 )
 def test_forms(text: str | None, said: OffsetMetadata) -> None:
     assert OffsetMetadata.parse(text) == said
+    assert refusal(said) == ""
 
 
-def test_nothing_to_say_is_written_as_nothing() -> None:
-    assert OffsetMetadata().text() == ""
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("epoch=3", "has event-ID scheme 1"),
+        ("epoch=01790000000000", "has event-ID scheme 1"),
+        ("topic=i", "has event-ID scheme 1"),
+        ("topic=i&ids=0", "has event-ID scheme 0"),
+        ("topic=i&ids=2&version=2", "has metadata of version 2, and this agent reads version 1"),
+    ],
+)
+def test_metadata_of_another_version_is_known_as_such(text: str, why: str) -> None:
+    assert refusal(OffsetMetadata.parse(text)).startswith(why)
 
 
 def test_it_is_that_of_a_claim() -> None:
@@ -102,8 +85,7 @@ def test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now() ->
 
 
 def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
-    claim = PartitionClaim("cluster", "t", "id", "group", 0, 0, ids=2)
-    assert claim._replace(ids=1).stem == "t"
+    claim = PartitionClaim("cluster", "t", "id", "group", 0, 0)
     stems = {one.stem for one in (claim, claim._replace(topic_id="new"), claim._replace(cluster_id="other"))}
     assert len(stems) == 3
     assert all(stem.startswith("t~") for stem in stems)
@@ -111,7 +93,7 @@ def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
 
 
 def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
-    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 0, ids=2)
+    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 0)
     later = claim._replace(ids=MILLIS)
     assert later.stem != claim.stem
     assert later._replace(epoch=MILLIS + 1).stem == later.stem

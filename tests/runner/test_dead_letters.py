@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import load
+from agent.runner.deadletters import stored
 from agent.runner.deadletters.letters import (
     DeadLetter,
     FileDeadLetters,
+    KafkaDeadLetters,
     dead_letters_of,
     letters_of,
     letters_of_records,
@@ -21,9 +24,22 @@ from agent.runner.deadletters.letters import (
     to_note,
 )
 from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
-from plugins import Batch, Components, Event, EventId, Origin, PartitionClaim, Record, Retry, Taken, Undecodable
+from plugins import (
+    Batch,
+    Components,
+    Event,
+    EventId,
+    FlafkaError,
+    KafkaStream,
+    Origin,
+    PartitionClaim,
+    Record,
+    Retry,
+    Taken,
+    Undecodable,
+)
 
-CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3, ids=2)
+CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3)
 IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
 LETTERS = st.builds(
     DeadLetter,
@@ -116,8 +132,83 @@ def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) ->
         return StoredDeadLetter("n", 0, f"a1.sinks.{sink}", None, "why", Event(b""), 0, False, False, group)
 
     owned = Owned(spec, channel, letters, None)
-    ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("k1", ""), ("gone", "theirs")]
-    theirs = [("k1", "theirs"), ("k2", "ours"), ("k1", "ours-too")]
+    ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("gone", "theirs")]
+    theirs = [("k1", "theirs"), ("k1", ""), ("k2", "ours"), ("k1", "ours-too")]
     assert [kept(*one) in owned for one in ours + theirs] == [True] * len(ours) + [False] * len(theirs)
     asked = Owned(spec, channel, letters, "theirs")
     assert [kept(*one) in asked for one in [*ours[:2], *theirs[:1]]] == [False, False, True]
+
+
+# --- versions
+
+LINES = (
+    '{"letter": "abababababababababababababababab", "group": "g", "time": 1790000000001, "component": "a1.sinks.k1", '
+    '"id": "t~0123456789-0-4-1", "reason": "no number", "arrival": 1790000000000, "undecodable": false, '
+    '"headers": {"h": "v"}, "configuration": "/etc/a.conf", "body": "YmFk"}\n',
+    '{"time": 1790000000002, "replayed": ["abababababababababababababababab"]}\n',
+)
+RECORDS: list[tuple[int, dict[str, bytes], bytes]] = [
+    (
+        1_790_000_000_001,
+        {
+            "flafka.deadletter": b"1",
+            "flafka.letter": b"abababababababababababababababab",
+            "flafka.group": b"g",
+            "flafka.time": b"1790000000001",
+            "flafka.component": b"a1.sinks.k1",
+            "flafka.id": b"t~0123456789-0-4-1",
+            "flafka.reason": b"no number",
+            "flafka.arrival": b"1790000000000",
+            "flafka.undecodable": b"false",
+            "flafka.headers": b'{"h": "v"}',
+            "flafka.part": b"1/1",
+        },
+        b"bad",
+    ),
+    (
+        1_790_000_000_002,
+        {"flafka.replayed": b"1", "flafka.time": b"1790000000002"},
+        b'["abababababababababababababababab"]',
+    ),
+]
+KEPT = StoredDeadLetter(
+    "abababababababababababababababab",
+    1_790_000_000_001,
+    "a1.sinks.k1",
+    EventId("t~0123456789", 0, 4, 1),
+    "no number",
+    Event(b"bad", {"h": "v"}),
+    1_790_000_000_000,
+    undecodable=False,
+    replayed=True,
+)
+WAY_OUT = "holds a dead letter of version 2, and this agent reads version 1: deliver or replay it with the agent"
+
+
+def test_dead_letters_of_version_1_in_a_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a1.c1.deadletters.jsonl"
+    path.write_text("".join(LINES))
+    assert list(read(FileDeadLetters(path))) == [replace(KEPT, kept_by="/etc/a.conf")]
+    path.write_text(LINES[0].replace("{", '{"version": 2, ', 1))
+    with pytest.raises(FlafkaError, match=f"^{path} {WAY_OUT} that wrote it$"):
+        list(read(FileDeadLetters(path)))
+
+
+@pytest.mark.parametrize("header", ["flafka.deadletter", "flafka.replayed"])
+def test_dead_letters_of_version_1_in_a_topic_are_read(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = KafkaDeadLetters(KafkaStream("", "t", "g"), "t.deadletters", 3)
+    monkeypatch.setattr(stored, "records", lambda stream, topic: iter(RECORDS))
+    assert list(read(letters)) == [replace(KEPT, kept_by="g")]
+    later = [
+        (time, headers | ({header: b"2"} if header in headers else {}), value) for time, headers, value in RECORDS
+    ]
+    monkeypatch.setattr(stored, "records", lambda stream, topic: iter(later))
+    with pytest.raises(FlafkaError, match=rf"^topic t\.deadletters {WAY_OUT} that wrote it$"):
+        list(read(letters))
+
+
+def test_a_note_of_version_1_is_read() -> None:
+    (letter,) = of_notes([zlib.compress(LINES[0].encode())])
+    assert (letter.name, letter.id, letter.event, letter.group) == (KEPT.letter, KEPT.id, KEPT.event, "g")
+    with pytest.raises(FlafkaError, match=rf"^the commit log of a1\.sinks\.k1 {WAY_OUT} that wrote it$"):
+        of_notes([zlib.compress(LINES[0].replace("{", '{"version": 2, ', 1).encode())])

@@ -373,3 +373,29 @@ def _within(seconds: float, work: Callable[[], Any]) -> bool:
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
+
+
+@pytest.mark.parametrize("version", ["", ".2"])
+def test_events_of_version_1_are_forwarded_and_others_are_refused_with_the_way_out(
+    tmp_path: Path, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "flafka.channel").write_text("08cc3c0ef1db40f7a5ce8b5fe4a1a9e4")
+    header = f"flafka.08cc3c0ef1db40f7a5ce8b5fe4a1a9e4{version}"
+    pair.disk.channel.open()
+    pair.disk.channel.put(Batch.of([Event(b"1", {header: SOURCE}), Event(b"2", {header: f"{SOURCE} run-1"})]))
+    pair.disk.channel.close()
+    pair.start()
+    try:
+        if not version:
+            until(lambda: pair.topic.held == ["1", "2"], "the events", 20)
+            return
+        sentence = (
+            "a.channels.c2 holds events of version 2, and this agent reads version 1: let the agent that wrote them "
+            "forward them, with brokers that answer, and start this agent after that"
+        )
+        until(lambda: sentence in caplog.text, "the refusal", 20)
+        assert pair.topic.held == []
+    finally:
+        pair.stop()

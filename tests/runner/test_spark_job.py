@@ -32,7 +32,7 @@ class MadeAgain(Recording):
 
 def test_a_task_hands_dead_letters_to_the_driver() -> None:
     result = run(Tolerance(), b"1", b"bad", b"2")
-    assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [(b"bad", ("t", 0, 1, 0), 7)]
+    assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [(b"bad", (CLAIM.stem, 0, 1, 0), 7)]
     assert (result.offered, result.receipt.events) == (3, 2)
     assert pickle.loads(pickle.dumps(result)) == result
 
@@ -45,7 +45,7 @@ def test_a_task_hands_over_what_interceptors_reject() -> None:
     sink = replace(sink, sink=replace(sink.sink, interceptors=(json,)))
     result = PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b'{"a": 1}', b"no", b"{}")]))
     assert result is not None
-    assert [(one.event.body, one.id) for one in result.letters] == [(b"no", ("t", 0, 1, 0))]
+    assert [(one.event.body, one.id) for one in result.letters] == [(b"no", (CLAIM.stem, 0, 1, 0))]
     assert (result.offered, result.receipt.events) == (3, 2)
     told: list[Any] = []
     counted: list[Any] = []

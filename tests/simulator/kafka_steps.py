@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import confluent_kafka
 
 from plugins.shared.offsets import OffsetMetadata
@@ -37,7 +39,8 @@ class KafkaSteps(Replays):
         self._read_log()
         for partition in range(self.brokers.count(TOPIC)):
             at = min(position, self.brokers.end_offset(TOPIC, partition))
-            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, at, OLD_METADATA[metadata])
+            said = OLD_METADATA[metadata].replace("TOPIC", quote(self._topic_id(), safe=""))
+            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, at, said)
             self._delivered_by_others(partition, at)
 
     def do_partitions(self, total: int) -> None:

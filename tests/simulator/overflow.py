@@ -134,7 +134,7 @@ class DiskReader(Reader):
 
     def __init__(self, channel: DiskChannel, owner: Any) -> None:
         self._channel, self._owner = channel, owner
-        self._claim = PartitionClaim("file", "disk", "the-id", "disk", 0, 0, ids=2)
+        self._claim = PartitionClaim("file", "disk", "the-id", "disk", 0, 0)
         self._at: int | None = None
 
     def take(self, timeout: float) -> Taken | None:

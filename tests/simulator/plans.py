@@ -122,8 +122,10 @@ LENGTHS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8)
 """How many steps a plan has besides its beginning and its theme: most of what goes wrong takes few."""
 LOCAL = {"swap", "drain", "abandon", "retention", "truncate", "away", "exhaust"}
 """What does not happen to agents on Spark."""
-OLD_METADATA = ("", "epoch=0", "epoch=3", "epoch=", "epoch=x&topic", '{"a": 1}', "%%&&==;\u2028", "x" * 4000)
-"""With offsets that were committed before the first agent starts: by Flume, by version 0.1, by whoever."""
+RESET, NEW_IDS = "epoch=3&topic=TOPIC&ids=2\0", "epoch=3&topic=TOPIC&ids=3\0"
+"""Metadata of a group that was reset, and of one that was reset with `--new-ids`. `TOPIC` is the topic's id."""
+OLD_METADATA = ("", NEW_IDS, RESET, "epoch=", "epoch=x&topic", '{"a": 1}', "%%&&==;\u2028", "x" * 4000)
+"""With offsets that were committed before the first agent starts: by Flume, by an agent, by another program."""
 SINKS |= {f"spark-{name}": text + "a.runner = spark\na.spark.triggerInterval = 2\n" for name, text in SINKS.items()}
 """Those on Spark: one driver for each agent."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
+from plugins import Batch, Conflict, Event, FlafkaError, Origin, PartitionClaim, Rejected, Retry
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.processes import Process
@@ -87,6 +87,25 @@ def test_a_record_is_not_taken_for_the_newest_while_what_is_behind_it_is_hidden_
             successor.resume(claim, None)
         other.commit(waiting)
         assert successor.resume(claim, None).position == 2
+
+    on_brokers(body)
+
+
+def test_a_commit_log_of_version_1_is_read_and_another_is_refused_with_the_way_out() -> None:
+    def body(brokers: Brokers) -> None:
+        entries, key = brokers.create_topic(f"{TOPIC}.positions", 1), f"{GROUP}/{brokers.topics[TOPIC].id}/0".encode()
+        entries.partitions[0].append(0, key, b"[0, 7, 0]", None)
+        sink = opened()
+        claim = claim_of(brokers, sink._cluster_id)
+        assert sink.resume(claim, None).position == 7
+        entries.partitions[0].append(0, key, b'{"version": 2}', None)
+        with pytest.raises(FlafkaError) as refused:
+            opened().resume(claim, None)
+        assert str(refused.value) == (
+            f"topic {TOPIC}.positions has an entry of version 2 for group {GROUP}, and this sink reads version 1: "
+            "deliver what the channel holds with the agent that wrote it (agent start --drain), then delete that "
+            "topic"
+        )
 
     on_brokers(body)
 

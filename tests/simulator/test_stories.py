@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.faults import Fault, Kind
-from tests.simulator.plans import OLD_METADATA, Step
+from tests.simulator.plans import Step
 from tests.simulator.stories import told
 
 
@@ -103,23 +103,6 @@ def test_a_drain_beside_another_member_ends_well(other: str) -> None:
         Step(0, "drain", ("h1", other, 4)),
     )  # fmt: skip
     assert sum("the drain on h1 ended with 0: no complaint" in line for line in run.world.story) == 2
-
-
-def test_an_offset_of_a_deleted_topic_is_not_taken_for_one_of_the_new_where_its_metadata_cannot_tell() -> None:
-    told(
-        "hdfs",
-        Step(0, "inherit", (OLD_METADATA.index("epoch=3"), 1)),
-        Step(0, "start", ("h1",)),
-        Step(2, "put", (5, 0)),
-        Step(3.5, "recreate", (0, 2)),
-    )
-
-
-def test_no_transaction_for_a_deleted_topic_leaves_an_offset_that_cannot_tell_whose_it_is() -> None:
-    told(
-        "kafka", Step(0, "inherit", (OLD_METADATA.index("epoch=3"), 2)), Step(0, "start", ("h1",)),
-        Step(2, "put", (1, 0)), Step(2, "put", (1, 1)), Step(2, "recreate", (0, 5)), seed=2101067,
-    )  # fmt: skip
 
 
 def test_brokers_that_were_away_are_waited_for() -> None:

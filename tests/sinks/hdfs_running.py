@@ -70,5 +70,12 @@ def whole_record(fake: FakeWebHdfs) -> dict[str, Manifest]:
 def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Receipt:
     sink.write(records(start, end, **headers))
     receipt = sink.stage(OWN, start, end)
-    sink.commit(receipt)
+    commit(sink, receipt)
     return receipt
+
+
+def commit(sink: HdfsSink, receipt: Receipt) -> None:
+    """Commit, and resume before that if the sink has not."""
+    if receipt.claim not in sink._chains:
+        sink.resume(receipt.claim, receipt.start)
+    sink.commit(receipt)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from plugins import (
     Conflict,
     FlafkaError,
+    LastRecord,
     Receipt,
     Retry,
 )
 from sinks.hdfs import HdfsSink
-from sinks.hdfs.chain import KEEP_MS
+from sinks.hdfs.chain import KEEP_MS, Chain
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
 from tests.sinks.hdfs_running import (
@@ -193,6 +194,8 @@ def test_the_group_may_be_ahead_of_the_record(sinks: Any, fake: FakeWebHdfs) -> 
 
 def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
+    sink.resume(OWN, 0)
+    renames = fake.calls.count("RENAME")
     sink.write(records(0, 5))
     receipt = sink.stage(OWN, 0, 5)
     lost = iter([False, True])  # the first one tries the target
@@ -203,7 +206,7 @@ def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: Fake
 
     fake.after = lose
     sink.commit(receipt)
-    assert fake.calls.count("RENAME") == 4  # the try, the lost one, its repetition, and the file's
+    assert fake.calls.count("RENAME") == renames + 4  # the try, the lost one, its repetition, and the file's
     assert delivered(fake) == Counter(range(5))
 
 
@@ -211,6 +214,7 @@ def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWe
     first = sinks()
     write_and_commit(first, 0, 5)
     for sink in (first, sinks()):
+        sink.resume(OWN, 3)
         sink.write(records(3, 7))
         with pytest.raises(Conflict):
             sink.commit(sink.stage(OWN, 3, 7))
@@ -231,6 +235,29 @@ def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdf
     assert sink.resume(CLAIM, 7).position == 7
     write_and_commit(sink, 7, 9)
     assert delivered(fake) == Counter([7, 8])
+
+
+def test_a_commit_does_not_begin_a_log(sinks: Any, fake: FakeWebHdfs) -> None:
+    """Behind the fence of a log that never began, nobody would look for a commit."""
+    sink = sinks()
+    sink.write(records(0, 2))
+    receipt = sink.stage(OWN, 0, 2)
+    with pytest.raises(Conflict, match="has not resumed the commit log"):
+        sink.commit(receipt)
+    sink.resume(OWN, 0)
+
+    def fail(number: int, op: str) -> None:
+        if op == "RENAME" and any("/manifest-" in path for path in fake.files):
+            raise requests.ConnectionError
+
+    fake.before = fail
+    with pytest.raises(Retry, match="HDFS is away"):
+        sink.commit(receipt)
+    fake.heal()
+    sink._hdfs.delete("/logs/.flafka/chain")
+    with pytest.raises(Conflict, match=r"someone has moved or deleted the commit log /logs/\.flafka/chain"):
+        sink.commit(receipt)
+    assert not manifests(fake)
 
 
 @pytest.mark.parametrize("renames", [0, 1])
@@ -262,6 +289,7 @@ def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
 
 def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
+    sink.resume(OWN, 0)
     sink.write(records(0, 5))
     first = sink.stage(OWN, 0, 5)
     sink.write(records(5, 7))
@@ -328,6 +356,7 @@ def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fak
 
 def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
+    sink.resume(OWN, 0)
     sink.write(records(0, 2))
     receipt = sink.stage(OWN, 0, 2)
     final = receipt.staged.files[0].final
@@ -355,12 +384,86 @@ def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
     assert not manifests(fake)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"id": 1}', b'{"version": 9}'])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"id": 1}'])
 def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: FakeWebHdfs, content: bytes) -> None:
     write_and_commit(sinks(), 0, 2)
-    [path] = [path for path in fake.files if "/chain/" in path]
-    if b"version" in content:
-        content = fake.files[path].replace(b'"version":1', b'"version":9')
+    path = min(path for path in fake.files if "/chain/" in path)
     fake.files[path] = content
     with pytest.raises(FlafkaError, match=re.escape(path)):
         sinks().resume(CLAIM, None)
+
+
+def test_nothing_is_committed_behind_a_fence_though_the_log_was_tidied(sinks: Any, fake: FakeWebHdfs) -> None:
+    """An owner sleeps for days; of what others have committed since, only the fence is left."""
+    sleeper = sinks()
+    sleeper.resume(OWN, 0)
+    sleeper.write(records(0, 2))
+    receipt = sleeper.stage(OWN, 0, 2)
+
+    def fail(number: int, op: str) -> None:
+        if op == "RENAME" and any("/manifest-" in path for path in fake.files):
+            raise requests.ConnectionError
+
+    fake.before = fail
+    with pytest.raises(Retry, match="HDFS is away"):
+        sleeper.commit(receipt)
+    fake.heal()
+    fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE.replace(b'"end":2', b'"end":0')  # the files of this commit were gone
+    with pytest.raises(Conflict, match="was ended, as by agent group reset"):
+        sleeper.commit(receipt)
+    assert not manifests(fake)
+
+
+# --- versions of manifests
+
+LOG = "/logs/.flafka/chain/cluster/tOp1c-id/flume"
+SECOND = (
+    b'{"id":"two","topic":"app.logs","partition":3,"start":0,"end":2,"events":2,"files":[{"temporary":'
+    b'"/logs/.flafka/tmp/x/0","final":"/logs/FlumeData.app.logs-3-0000000000-0000000001-7d2b4a11","length":4}],'
+    b'"version":1,"note":"","last":[1790000000000,4],"successor":null,"mark":"/logs/.flafka/tmp/x/done"}'
+)
+"""A commit as a sink writes it that knows manifests up to version 2."""
+FENCE = (
+    b'{"id":"end","topic":"app.logs","partition":3,"start":2,"end":2,"events":0,"files":[],"version":2,"note":"",'
+    b'"last":[-1,-1],"successor":{"state":"/logs/.flafka","epoch":7},"mark":""}'
+)
+
+
+def test_a_log_of_version_2_is_read(sinks: Any, fake: FakeWebHdfs) -> None:
+    fake.files[f"{LOG}/0/3/begin"] = SECOND.replace(b'"end":2', b'"end":0').replace(
+        b'"files":[{', b'"files":[],"x":[{'
+    )
+    fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND
+    fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
+    found = sinks().resume(CLAIM, 0)
+    assert (found.claim, found.position, found.last) == (OWN, 2, LastRecord(1_790_000_000_000, 4))
+    assert delivered(fake) == Counter(range(2)), "what a crash left of the commit is finished"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_fence_of_version_2_is_one(sinks: Any, fake: FakeWebHdfs, begun: bool) -> None:
+    """A log that never began has its fence in the place of its directory."""
+    if begun:
+        fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND
+        fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE
+    else:
+        fake.files[f"{LOG}/0/3"] = FENCE.replace(b'"start":2,"end":2', b'"start":0,"end":0')
+    sink = sinks()
+    assert sink.resume(CLAIM._replace(epoch=7), 5).position == 5
+    found = sinks().resume(CLAIM, 1)
+    assert (found.claim.epoch, found.position) == (7, 5)
+    chain = Chain(sink._hdfs, "/logs/.flafka", CLAIM, sink.log)
+    assert chain.seal(chain) == (2 if begun else None)
+
+
+@pytest.mark.parametrize("version", [0, 4])
+def test_a_log_of_another_version_is_refused_with_the_way_out(sinks: Any, fake: FakeWebHdfs, version: int) -> None:
+    fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"version":1', b'"version":%d' % version)
+    with pytest.raises(FlafkaError) as refused:
+        sinks().resume(CLAIM, 0)
+    assert str(refused.value) == (
+        f"{LOG}/0/3/{0:020d} is a manifest of version {version}, and this sink reads versions 1 to 3: deliver what "
+        f"the channel holds with the agent that wrote it (agent start --drain), remove the directory {LOG}/0/3, and "
+        "run agent group reset flume"
+    )
+    assert not fake.visible()

@@ -32,6 +32,7 @@ from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import (
     CLAIM,
     OWN,
+    commit,
     delivered,
     open_sink,
     records,
@@ -48,7 +49,7 @@ def test_files_appear_whole_at_the_commit_and_not_before(sinks: Any, fake: FakeW
     receipt = pickle.loads(pickle.dumps(sink.stage(OWN, 40, 44)))
     assert receipt.events == 4
     assert not fake.visible()
-    sink.commit(receipt)
+    commit(sink, receipt)
     found = fake.visible()
     assert sorted(re.sub("[0-9a-f]{8}[.]log", "#", path) for path in found) == [
         "/logs/h0/web.app.logs-3-0000000040-0000000043-#",
@@ -78,13 +79,13 @@ def test_without_newline_and_with_empty_bodies(sinks: Any, fake: FakeWebHdfs) ->
         Event(b"x", {"host": "b"}),
     ]
     sink.write(Batch.of(bodies, origin))
-    sink.commit(sink.stage(OWN, 0, 1))
+    commit(sink, sink.stage(OWN, 0, 1))
     assert sorted(fake.visible().values()) == [b"", b"\xff\nx"]
 
 
 def test_a_range_of_dropped_events_is_committed_without_files(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.commit(sink.stage(OWN, 0, 7))
+    commit(sink, sink.stage(OWN, 0, 7))
     assert sinks().resume(CLAIM, None).position == 7
     assert not fake.visible()
 
@@ -95,7 +96,7 @@ def test_two_groups_and_a_recreated_topic_keep_apart(sinks: Any, fake: FakeWebHd
         found = sink.resume(claim, None)
         assert (found.claim, found.position) == (claim._replace(record=OWN.record), None)
         sink.write(records(0, 3))
-        sink.commit(sink.stage(found.claim, 0, 3))
+        commit(sink, sink.stage(found.claim, 0, 3))
     assert delivered(fake) == Counter({0: 4, 1: 4, 2: 4})
     assert len(fake.visible()) == 4
 
@@ -131,7 +132,7 @@ def test_names_end_as_the_format_is_called_and_nothing_is_lost(
     sink = sinks(**{"hdfs.path": "/logs/%{host}", **options})
     sink.write(records(0, 6, host="h{}"))
     receipt = pickle.loads(pickle.dumps(sink.stage(OWN, 0, 6)))
-    sink.commit(receipt)
+    commit(sink, receipt)
     assert len(fake.visible()) == 2
     assert all(re.search(f"-[0-9a-f]{{8}}{re.escape(end)}$", path) for path in fake.visible())
     assert [file.length for file in receipt.staged.files] == [len(data) for data in fake.visible().values()]
@@ -141,7 +142,7 @@ def test_names_end_as_the_format_is_called_and_nothing_is_lost(
 def test_parquet_has_the_typed_columns_that_are_asked_for(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(serializer="parquet", **{"serializer.columns.n": "bigint"})
     sink.write(records(0, 2, n="{}7"))
-    sink.commit(sink.stage(OWN, 0, 2))
+    commit(sink, sink.stage(OWN, 0, 2))
     (data,) = fake.visible().values()
     rows = pq.read_table(io.BytesIO(data)).to_pylist()
     assert rows == [{"n": n, "headers": [("n", f"{n:02}")], "body": b"%d" % (n // 10)} for n in (7, 17)]
@@ -158,7 +159,7 @@ def test_each_schema_has_files_of_its_own_and_an_event_without_one_is_rejected(s
     assert set(reasons) == {batch.id(2), batch.id(3)}
     assert "no serializer.schemaURL" in reasons[batch.id(2)]
     assert "is no Avro schema" in reasons[batch.id(3)]
-    sink.commit(sink.stage(OWN, 0, 1))
+    commit(sink, sink.stage(OWN, 0, 1))
     files = [list(fastavro.reader(io.BytesIO(data))) for data in fake.visible().values()]
     assert sorted(files, key=repr) == [["0", "4"], [b"1"]]
 
@@ -171,7 +172,7 @@ def test_a_schema_of_the_configuration_may_lie_on_hdfs(sinks: Any, fake: FakeWeb
     fake.files["/schemas/x.avsc"] = b'{"type": "int"}'
     sink.write(records(0, 2))
     receipt = sink.stage(OWN, 0, 2)
-    sink.commit(receipt)
+    commit(sink, receipt)
     [data] = [data for path, data in fake.visible().items() if path.startswith("/logs")]
     assert list(fastavro.reader(io.BytesIO(data))) == [24, -25]  # what zigzag makes of "0" and "1"
 
@@ -227,7 +228,7 @@ def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) 
     assert sink._staging.partitions[CLAIM.partition].events == 2
     sink.reset(CLAIM.partition)
     sink.write(records(7, 8))
-    sink.commit(sink.stage(OWN, 7, 8))
+    commit(sink, sink.stage(OWN, 7, 8))
     assert delivered(fake) == Counter([7])
 
 
@@ -239,7 +240,7 @@ def test_a_header_that_is_a_path_makes_directories(sinks: Any, fake: FakeWebHdfs
     sink = sinks(**{"hdfs.path": "/logs/%{file}"})
     origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 9, 0, 1)
     sink.write(Batch.of([Event(b"0", {"file": "/var/log/a.log"})], origin))
-    sink.commit(sink.stage(OWN, 9, 10))
+    commit(sink, sink.stage(OWN, 9, 10))
     assert [path.rpartition("/")[0] for path in fake.visible()] == ["/logs/var/log/a.log"]
 
 
@@ -277,7 +278,7 @@ def test_a_header_that_makes_no_path_is_rejected_and_the_rest_delivered(
         sink.write(batch)
     assert list(rejected.value.reasons) == [batch.id(1)]
     assert says in rejected.value.reasons[batch.id(1)]
-    sink.commit(sink.stage(OWN, 9, 10))
+    commit(sink, sink.stage(OWN, 9, 10))
     assert {path.rpartition("/")[0]: content for path, content in fake.visible().items()} == {
         "/logs/good": b"0\n2\n",
         "/logs": b"3\n",  # as in Flume, a header that is not there leaves nothing
@@ -300,7 +301,7 @@ def test_an_event_needs_a_time_for_a_path_with_one(
     with pytest.raises(Rejected) as rejected:
         sink.write(batch)
     assert says in rejected.value.reasons[batch.id(1)]
-    sink.commit(sink.stage(OWN, 0, 1))
+    commit(sink, sink.stage(OWN, 0, 1))
     assert list(fake.visible().values()) == [b"0\n"]
     assert next(iter(fake.visible())).startswith("/logs/2024-01/")
 
@@ -321,7 +322,7 @@ def test_no_header_leads_out_of_the_fixed_part(tmp_path: Path, pairs: list[tuple
             sink.write(batch)
         except Rejected as e:
             rejected = len(e.reasons)
-        sink.commit(sink.stage(OWN, 0, 1))
+        commit(sink, sink.stage(OWN, 0, 1))
         sink.close()
     assert sum(delivered(fake).values()) + rejected == len(pairs)
     for path in fake.visible():
@@ -349,7 +350,7 @@ def test_a_full_staging_disk_is_named_and_healed_by_reset(
     sink.reset()
     assert [p.name for p in sink._staging.directory.iterdir()] == ["lock"]
     sink.write(records(0, 4))
-    sink.commit(sink.stage(OWN, 0, 4))
+    commit(sink, sink.stage(OWN, 0, 4))
     assert delivered(fake) == Counter(range(4))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import time
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -311,12 +311,12 @@ def test_positions_hold_when_the_device_number_changes(logs: Path, tmp_path: Pat
     assert len(bodies(source)) == 2
     source.close()
     journal = tmp_path / "positions" / "taildir.json.journal"
-    # Written without checksums, as earlier versions did.
-    lines = [{"journal": 1}, *(json.loads(line.split(" ", 2)[2]) for line in journal.read_text().splitlines()[1:])]
-    for line in lines:
-        if line.get("is") == "file":
-            line["device"] += 1  # as a reboot may number the disks
-    journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    header, *lines = journal.read_bytes().splitlines()
+    device = b'"device":%d,' % (logs / "log").stat().st_dev
+    other = b'"device":%d,' % ((logs / "log").stat().st_dev + 1)  # as a reboot may number the disks
+    parts = [line.replace(device, other).split(b" ", 2) for line in lines]
+    sealed = [b"%s %08x %s" % (number, zlib.crc32(number + b" " + text), text) for number, _, text in parts]
+    journal.write_bytes(b"\n".join([header, *sealed, b""]))
     append(logs / "log", b"3\n")
     source = start(tmp_path)
     assert bodies(source) == [b"3"]

@@ -1,4 +1,4 @@
-"""Positions of the source `taildir`: of earlier versions, damaged, and of files of which only a copy is left."""
+"""Positions of the source `taildir`: of other versions, damaged, and of files of which only a copy is left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import logging
 import lzma
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,38 +25,54 @@ from plugins import FlafkaError
 from tests.fixtures.examples import examples, some
 from tests.sources.taildir_running import append, bodies, kill, make, positions, start
 
-DATA = Path(__file__).parent / "data" / "journal-1"
+# --- versions of the journal
+
+INDEX = '[{"inode":%d,"pos":4,"file":"%s"}]'
+JOURNAL = (
+    '{"is":"wrote","old":"","new":"%s"}',
+    '{"is":"file","id":1,"inode":%d,"pos":%d,"file":"%s","device":%d,"name":"%s","real":"%s","mark":{"offset":4,'
+    '"length":4,"head":"0337c82fa5ed25802d407dcdcf69fa32","tail":"0337c82fa5ed25802d407dcdcf69fa32"}}',
+)
 
 
-# --- journals of earlier versions
+def left(directory: Path, version: int) -> tuple[Path, Path]:
+    """Positions of a source that was killed: two lines of its file are read, of which the position file has one."""
+    log, home = directory / "logs" / "log", directory / "positions"
+    log.parent.mkdir()
+    home.mkdir()
+    log.write_bytes(b"1\n2\n3\n")
+    at = log.stat()
+    index = (INDEX % (at.st_ino, log)).replace('"pos":4', '"pos":2')
+    names = (at.st_ino, 4, log, at.st_dev, log, log)
+    lines = [JOURNAL[0] % hashlib.blake2b(index.encode(), digest_size=16).hexdigest(), JOURNAL[1] % names]
+    numbered = [f"{number} {line}" for number, line in enumerate(lines, 1)]
+    sealed = [f"{one[0]} {zlib.crc32(one.encode()):08x} {one[2:]}\n" for one in numbered]
+    (home / "taildir.json").write_text(index)
+    (home / "taildir.json.journal").write_text("".join([f'{{"journal":{version}}}\n', *sealed]))
+    return home / "taildir.json", home / "taildir.json.journal"
 
 
-@pytest.mark.parametrize(("state", "app"), [("stopped", 100), ("killed", 163)])
-def test_positions_of_an_earlier_version_are_gone_on_from(state: str, app: int, tmp_path: Path) -> None:
-    shutil.copytree(DATA / state / "logs", tmp_path / "logs")
-    home = tmp_path / "positions"
-    shutil.copytree(DATA / state / "state", home)
-    known = json.loads((DATA / state / "inodes.json").read_text())
-    device = known.pop("device")
-    index, journal = home / "taildir.json", home / "taildir.json.journal"
-    was = index.read_text()
-    logs = tmp_path / "logs"
-    names = {f'"inode":{inode},': f'"inode":{(logs / name).stat().st_ino},' for name, inode in known.items()}
-    names |= {"/srv/app/": f"{tmp_path}/", f'"device":{device}': f'"device":{logs.stat().st_dev}'}
-    for path in (index, journal):
-        text = path.read_text()
-        for old, new in names.items():
-            text = text.replace(old, new)
-        path.write_text(text)
-    fingerprints = [hashlib.blake2b(text.encode(), digest_size=16).hexdigest() for text in (was, index.read_text())]
-    journal.write_text(journal.read_text().replace(*fingerprints))
-
-    source = start(tmp_path, "[a-z]+[.]log")
-    expected = [b"app %06d" % i for i in range(app, 230)] + [b"db %06d" % i for i in range(50, 80)]
-    assert sorted(bodies(source)) == sorted(expected + [b"web %06d" % i for i in range(60, 90)])
+def test_a_journal_of_version_2_is_read(tmp_path: Path) -> None:
+    left(tmp_path, 2)
+    source = start(tmp_path)
+    assert bodies(source) == [b"3"]
     source.close()
-    source = start(tmp_path, "[a-z]+[.]log")
-    assert bodies(source) == []
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_journal_of_another_version_is_refused_with_the_way_out(version: int, tmp_path: Path) -> None:
+    index, journal = left(tmp_path, version)
+    source = make(tmp_path)
+    with pytest.raises(FlafkaError) as refused:
+        source.open()
+    source.close()
+    assert str(refused.value) == (
+        f"{journal} is a journal of version {version}, and this source reads version 2: stop the agent that wrote it "
+        f"by SIGTERM, so that {index} has all positions, then remove the journal"
+    )
+    journal.unlink()
+    source = start(tmp_path)
+    assert bodies(source) == [b"2", b"3"], "the position file counts"
     source.close()
 
 

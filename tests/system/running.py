@@ -26,17 +26,15 @@ NO_HDFS = "HDFS is away: no NameNode answers, or none is active, at {}"
 KAFKA = cast(type[KafkaBackedChannel[Any]], Components().get("channel", "kafka"))
 
 
-def agent_command(
-    *arguments: str, environment: Mapping[str, str] | None = None, tree: Path = ROOT
-) -> subprocess.CompletedProcess[str]:
+def agent_command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run another `agent` command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "agent", *arguments],
-        env={**os.environ, **({"PYTHONPATH": str(tree)} if tree != ROOT else {}), **(environment or {})},
+        env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
         check=False,
-        cwd=tree,
+        cwd=ROOT,
         timeout=300,
     )
 

@@ -214,15 +214,23 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     assert third.epoch < fourth.ids < fourth.epoch, "a later reset does not give them the ids from before"
 
 
-def test_group_reset_says_what_version_0_1_understands_where_it_read_last(
-    run: Run, kafka_cluster: KafkaCluster, log: str
+@pytest.mark.parametrize("metadata", ["epoch=7", "epoch=7&topic=i&ids=2&version=2"])
+def test_group_reset_resolves_an_offset_of_another_version(
+    run: Run, kafka_cluster: KafkaCluster, log: str, metadata: str
 ) -> None:
-    commit(kafka_cluster, "older", log, 4, 1, metadata="epoch=0")
-    run("group reset older --to 2 --yes")
-    metadata = [found for _, found in committed(kafka_cluster, "older")]
-    assert all(re.fullmatch(r"epoch=0[1-9]\d{12}\0", text) for text in metadata), metadata
-    first, second = (OffsetMetadata.parse(text) for text in metadata)
-    assert [row[5] for row in rows(run("group describe older"))] == [str(first.epoch), str(second.epoch)]
+    name = f"other-{len(metadata)}"
+    metadata = metadata.replace("topic=i", f"topic={id_of(kafka_cluster, log)}")
+    commit(kafka_cluster, name, log, 4, 1, metadata=metadata)
+    run(f"group reset {name} --to current --yes")
+    (at, first), (also_at, _) = said(kafka_cluster, name)
+    assert (at, also_at) == (4, 1)
+    assert first == OffsetMetadata(first.epoch, id_of(kafka_cluster, log))
+    assert first.epoch > 7
+
+
+def test_group_reset_to_current_needs_an_offset(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    refused = run(f"group reset nowhere --to current --topic {log}:1 --yes", code=1)
+    assert refused.stderr == f"Error: group nowhere has no offset in {log}-1: --to needs another value\n"
 
 
 def test_group_reset_by_time(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
@@ -266,7 +274,7 @@ def test_group_reset_stands_though_a_commit_from_outside_was_under_way(
     run: Run, kafka_cluster: KafkaCluster, log: str, monkeypatch: pytest.MonkeyPatch, often: int
 ) -> None:
     name, sleep = f"outside-{often}", time.sleep
-    before = OffsetMetadata(topic_id=id_of(kafka_cluster, log), ids=2).text()
+    before = OffsetMetadata(topic_id=id_of(kafka_cluster, log)).text()
     late = iter(range(often))
 
     def driver(seconds: float) -> None:
@@ -288,7 +296,7 @@ def test_group_reset_stands_no_more_where_somebody_reads_meanwhile(
     run: Run, kafka_cluster: KafkaCluster, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep = time.sleep
-    before = OffsetMetadata(topic_id=id_of(kafka_cluster, log), ids=2).text()
+    before = OffsetMetadata(topic_id=id_of(kafka_cluster, log)).text()
     commit(kafka_cluster, "joined", log, 0, 0, metadata=before)
     with contextlib.ExitStack() as stack:
 

@@ -244,7 +244,7 @@ def test_records_that_took_the_place_of_lost_ones_are_not_passed_over(
     epoch = message.leader_epoch()
     assert epoch is not None
     topic_id = group.admin.describe_topics(TopicCollection([name]))[name].result(60).topic_id
-    said = OffsetMetadata(ids=2, topic_id=str(topic_id)).text()
+    said = OffsetMetadata(topic_id=str(topic_id)).text()
     reader.commit(offsets=[TopicPartition(name, 0, 40, said, leader_epoch=epoch)], asynchronous=False)
     reader.close()
     with group.agent() as agent:

@@ -104,7 +104,7 @@ def write(cluster: HdfsCluster, root: str, staging: Path, options: dict[str, str
         bodies = avro_body if options.get("serializer") == "AVRO_BODY" else body
         for offset in range(0, EVENTS, EVENTS // 3):
             sink.write(batch(offset, EVENTS // 3, bodies))
-        receipt = sink.stage(CLAIM, 0, EVENTS)
+        receipt = sink.stage(sink.resume(CLAIM, None).claim, 0, EVENTS)
         sink.commit(receipt)
         [file] = receipt.staged.files
         return str(file.final)

@@ -114,6 +114,8 @@ def test_conformance(place: Place) -> None:
 
 def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
     sinks = [place.sink() for _ in range(20)]
+    for sink in sinks:
+        sink.resume(CLAIM, None)
     receipts = [staged(sink, 0, 10) for sink in sinks]
     together = threading.Barrier(len(sinks))
 
@@ -278,6 +280,7 @@ def test_a_namenode_killed_within_a_commit(
 
 def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs_cluster: HdfsCluster) -> None:
     sink = place.sink()
+    sink.resume(CLAIM, None)
     sink.write(records(0, 5))
     hdfs_cluster.kill("datanode-1")
     try:
@@ -293,7 +296,7 @@ def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs
 
 
 def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_private(place: Place) -> None:
-    """As a file that is made there; until then nobody else may look at it, also where 0.2 has made the directory."""
+    """Files get the group and ACL of their directory; `.flafka` is private, also where another user has made it."""
     hdfs = place.sink()._hdfs
     assert isinstance(hdfs, WebHdfs)
     hdfs._client.mkdirs(f"{place.path}/.flafka")
@@ -358,6 +361,7 @@ def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
 def test_odd_names_arrive_as_they_are(place: Place) -> None:
     hosts = ["a b", "é", "100%", "%41", "a+b", "a;b?c#d&e=f", "{x}", "back\\slash", "😀", "'\"", "=2F"]
     sink = place.sink()
+    sink.resume(CLAIM, None)
     origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(hosts))
     sink.write(Batch.of((Event(b"%d" % n, {"host": host}) for n, host in enumerate(hosts)), origin))
     sink.commit(sink.stage(_own(sink), 0, 1))
@@ -368,6 +372,7 @@ def test_odd_names_arrive_as_they_are(place: Place) -> None:
 
 def test_a_large_file_arrives_whole(place: Place) -> None:
     sink = place.sink()
+    sink.resume(CLAIM, None)
     line = os.urandom(100).replace(b"\n", b"").replace(b"\r", b"")
     batch = Batch.of([Event(line, {"host": "big"})] * 10_000)
     for offset in range(30):

@@ -24,12 +24,26 @@ from confluent_kafka.admin import AdminClient
 from agent.options import AgentOptions
 from agent.state import state_directory
 from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Event, EventId, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
+from plugins import (
+    Batch,
+    Channel,
+    Event,
+    EventId,
+    FlafkaError,
+    KafkaBackedChannel,
+    KafkaStream,
+    PartitionClaim,
+    Retry,
+    Taken,
+)
 from plugins.shared.disk import make_directory, sync_directory
 from plugins.shared.kafkaclient import BROKEN, create_topic, reason, stream_client
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
+VERSION = 1
+"""Version of a stored dead letter. In a topic it is the value of the header `flafka.deadletter`. A line of a file or
+of a note has no number; a later one has a field `version`."""
 HEADER_BYTES = 100_000
 """Event headers that are larger, as JSON, go in front of the body rather than into a record header."""
 
@@ -253,10 +267,11 @@ def to_note(letters: Iterable[DeadLetter]) -> bytes:
 
 
 def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
-    """Decode the dead letters that `to_note` was given."""
+    """Decode the dead letters that `to_note` was given. Raises FlafkaError for another version."""
     letters = []
     for line in (line for note in notes for line in zlib.decompress(note).splitlines()):
         fields = json.loads(line)
+        check_version(fields.get("version", VERSION), f"the commit log of {fields.get('component', 'a sink')}")
         event = Event(base64.b64decode(fields["body"]), fields["headers"])
         id = EventId.parse(fields["id"]) if fields["id"] else None
         letters.append(
@@ -268,10 +283,19 @@ def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
                 fields["arrival"],
                 fields["undecodable"],
                 fields["letter"],
-                fields.get("group", ""),
+                fields["group"],
             )
         )
     return letters
+
+
+def check_version(version: object, place: str) -> None:
+    """Raise FlafkaError, with the way out, for a dead letter of another version in that place."""
+    if str(version) != str(VERSION):
+        raise FlafkaError(
+            f"{place} holds a dead letter of version {version}, and this agent reads version {VERSION}: deliver or "
+            "replay it with the agent that wrote it"
+        )
 
 
 def _line(letter: DeadLetter, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
@@ -284,7 +308,7 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 def marker(letters: Iterable[str]) -> dict[str, Any]:
     """The record, as `produce` takes it, that notes in the topic of dead letters that these were replayed."""
-    headers = [("flafka.replayed", b"1"), ("flafka.time", b"%d" % _now())]
+    headers = [("flafka.replayed", b"%d" % VERSION), ("flafka.time", b"%d" % _now())]
     return {"value": json.dumps(list(letters)).encode(), "headers": headers}
 
 
@@ -313,7 +337,7 @@ def _parts(letter: DeadLetter) -> Iterator[tuple[bytes, list[tuple[str, str | by
     count = max(1, -(-len(body) // PART_BYTES))
     for number in range(count):
         headers: list[tuple[str, str | bytes | None]] = [
-            ("flafka.deadletter", b"1"),
+            ("flafka.deadletter", b"%d" % VERSION),
             *((f"flafka.{name}", _text(value)) for name, value in fields.items()),
             ("flafka.part", f"{number + 1}/{count}".encode()),
         ]

@@ -10,7 +10,13 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
+from agent.runner.deadletters.letters import (
+    VERSION,
+    DeadLetters,
+    FileDeadLetters,
+    KafkaDeadLetters,
+    check_version,
+)
 from agent.topology import AgentSpec, ChannelSpec
 from plugins import Event, EventId, KafkaStream, Retry
 from plugins.shared.kafkaclient import CONSUMER, stream_client
@@ -40,11 +46,14 @@ class StoredDeadLetter:
     replayed: bool
     kept_by: str = ""
     """The configuration file of the agent that wrote it into a file; in a topic the consumer group for which a sink
-    rejected it. Empty where neither is known, as in what earlier versions have kept."""
+    rejected it. Empty where no sink did, or where the agent had no configuration file."""
 
 
 def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
-    """Yield dead letters, oldest first in each partition, each name once. Raises Retry while brokers are away."""
+    """Yield dead letters, oldest first in each partition, each name once.
+
+    Raises Retry while brokers are away, and FlafkaError for dead letters of another version.
+    """
     found = (
         _of_file(letters) if isinstance(letters, FileDeadLetters) else _of_topic(cast("KafkaDeadLetters", letters))
     )
@@ -77,7 +86,7 @@ class Owned:
         if self._kept_by is not None:
             return kept.kept_by == self._kept_by
         if (group := self._groups.get(kept.component)) is not None:
-            return kept.kept_by in ("", group) or kept.kept_by.startswith(f"{group}.replay.")
+            return kept.kept_by == group or kept.kept_by.startswith(f"{group}.replay.")
         return bool(self._groups) or kept.kept_by in self._known
 
 
@@ -94,18 +103,20 @@ def _lines(letters: FileDeadLetters) -> Iterator[dict[str, Any]]:
     with letters.path.open("rb") as file:
         for line in file:
             try:
-                yield json.loads(line)
+                fields = json.loads(line)
             except ValueError:
                 continue  # cut off by a crash: it was never acknowledged
+            check_version(fields.get("version", VERSION), str(letters.path))
+            yield fields
 
 
 def _of_topic(letters: KafkaDeadLetters) -> Iterator[StoredDeadLetter]:
-    marked = (
-        json.loads(value)
-        for _, headers, value in records(letters.stream, letters.topic)
-        if "flafka.replayed" in headers
-    )
-    replayed = {name for names in marked for name in names}
+    replayed: set[str] = set()
+    for _, headers, value in records(letters.stream, letters.topic):
+        for header in ("flafka.replayed", "flafka.deadletter"):
+            check_version(headers.get(header, b"%d" % VERSION).decode(errors="replace"), f"topic {letters.topic}")
+        if "flafka.replayed" in headers:
+            replayed.update(json.loads(value))
     parts: dict[str, dict[int, bytes]] = {}
     for _, headers, value in records(letters.stream, letters.topic):
         if "flafka.deadletter" not in headers:

@@ -14,7 +14,7 @@ from agent.runner.deadletters.letters import DeadLetters, letters_of_records
 from agent.runner.local.channels import ChannelRunner, HalfStored
 from agent.runner.local.outage import GATE_SECONDS, Outage
 from agent.runner.retries import Backoff, Retries, told
-from plugins import Batch, PartitionClaim, Reader, Taken
+from plugins import Batch, FlafkaError, PartitionClaim, Reader, Taken
 from plugins.errors import ANY_FAILURE
 from plugins.threads import start_thread
 
@@ -48,7 +48,10 @@ class Forwarder:
         """Set once it is known whether the overflow holds anything."""
         self._ending = threading.Event()
         self._column = ""
-        """The header that says of an event in the overflow which source has brought it, and by which late put."""
+        """Name of the header that has the source of an event in the overflow, and the mark of its late put.
+
+        It stands for version 1 of such events; a later one has a dot and its number behind it.
+        """
         self._claims: dict[int, PartitionClaim] = {}
         self._inherited = False
         """True while the next batch may have been forwarded before, by an earlier agent or reader."""
@@ -130,7 +133,17 @@ class Forwarder:
             metrics.add("OverflowForwardedCount", len(batch))
 
     def _pieces(self, batch: Batch) -> Iterator[tuple[Batch, Sequence[str], str]]:
-        """Split a batch by late put: each part with the source of each row, and the mark of its put."""
+        """Split a batch by late put: each part with the source of each row, and the mark of its put.
+
+        Raises FlafkaError for events of another version.
+        """
+        names = [name for name in batch.header_names if name.startswith(self._column)]
+        if len(batch) and names != [self._column]:
+            version = names[0].removeprefix(f"{self._column}.") if names else "0"
+            raise FlafkaError(
+                f"{self._overflow.path} holds events of version {version}, and this agent reads version 1: let the "
+                "agent that wrote them forward them, with brokers that answer, and start this agent after that"
+            )
         told = [text.partition(" ") for text in batch.header(self._column).to_pylist()]
         whole = Batch(batch.without_header(self._column).records)
         start = 0

@@ -42,7 +42,7 @@ COMMIT_RECORD = (
         CHAIN,
         "if self.sealed or (self.position or 0) > manifest.start:",
         "if (self.position or 0) > manifest.start:",
-        "tests/sinks/test_hdfs_epochs.py::test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more",
+        "tests/sinks/test_hdfs_commits.py::test_nothing_is_committed_behind_a_fence_though_the_log_was_tidied",
     ),
     Mutant(
         "commit-gap",
@@ -145,9 +145,18 @@ COMMIT_RECORD = (
         "a seal hands on the letters of the commit before it",
         HDFS,
         CHAIN,
-        "start=start, end=end, note=note))",
-        "start=start, end=end))",
+        "start=start, end=end, note=note)",
+        "start=start, end=end)",
         f"{OVERTAKEN}::test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed",
+    ),
+    Mutant(
+        "commit-unbegun",
+        "a commit does not begin a log, behind whose fence nobody would look for it",
+        HDFS,
+        CHAIN,
+        "            if self.last is None and not self.sealed:\n",
+        "            if False:\n",
+        "tests/sinks/test_hdfs_commits.py::test_a_commit_does_not_begin_a_log",
     ),
     Mutant(
         "later-epoch",
@@ -191,7 +200,7 @@ COMMIT_RECORD = (
         SINK,
         "            if (end := before.seal(chain)) is not None:\n"
         "                committed = max(committed or 0, end)\n"
-        "            if before.successor() != chain.as_successor():\n",
+        "            if before.successor != chain.as_successor():\n",
         "            if False:\n",
         f"{OVERTAKEN}::test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it",
     ),
@@ -200,7 +209,7 @@ COMMIT_RECORD = (
         "of two that take a record over, one is told to ask again",
         ON_HDFS,
         SINK,
-        "if before.successor() != chain.as_successor():",
+        "if before.successor != chain.as_successor():",
         "if False:",
         f"{OVERTAKEN}::test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again",
     ),
