@@ -75,4 +75,5 @@ def describe(channel: Any, *, as_json: bool, **of_kafka: object) -> None:
 def _refuse(options: dict[str, object]) -> None:
     for name, value in options.items():
         if value:
-            raise click.UsageError(f"--{name.replace('_', '-').rstrip('s')} is for groups in Kafka")
+            option = {"topics": "topic"}.get(name, name).replace("_", "-")
+            raise click.UsageError(f"--{option} is for groups in Kafka")

@@ -47,6 +47,15 @@ a1.sinks.hdfs.hdfs.rollCount = 0
 """
 
 
+@pytest.mark.parametrize(
+    "words", [["--new-ids"], ["--topic", "t"], ["--bootstrap-server", "host:9092"]], ids=lambda words: words[0]
+)
+def test_an_option_of_groups_in_kafka_is_refused_by_its_name(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(main, ["group", "reset", "c", "--checkpoint-dir", str(tmp_path), *words])
+    assert done.exit_code == 2
+    assert f"{words[0]} is for groups in Kafka" in done.output
+
+
 def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     sources = "".join(
