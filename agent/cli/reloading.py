@@ -55,7 +55,7 @@ class Reloader:
             log.error("%s", e)
             agent.view.reloaded(ok=False, told=str(e))
         except Exception as e:
-            log.exception("the configuration could not be changed")
+            log.exception("the configuration is changed in part at most: run agent reload again")
             agent.view.reloaded(ok=False, told=f"{type(e).__name__}: {e}")
         else:
             log.info("changed: %s", told)

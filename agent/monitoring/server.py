@@ -128,7 +128,7 @@ class MetricsServer:
         self._stopping.set()
         if self._server is not None:
             self._server.end()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(3)
 
     def _app(self) -> Starlette:

@@ -16,7 +16,7 @@ from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
-from agent.runner.changes import Changes, Unit, between, described, on_spark, units_of
+from agent.runner.changes import Changes, Unit, after_failure, between, described, on_spark, units_of
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
@@ -183,19 +183,26 @@ class Agent:
     def reload(self, spec: AgentSpec) -> str:
         """Apply another configuration of the same agent, and return a description of the changes.
 
-        A component that is the same in both configurations is not disturbed: it keeps its connections and its place
-        in consumer groups. Of the rest, sources end first. Channels that do not outlive the agent are emptied, and
-        sinks deliver what they hold; then the new components start. Raises FlafkaError, and changes nothing, where
-        such a channel cannot be emptied.
+        Components that are the same in both configurations keep their connections and places in consumer groups. Of
+        the rest, sources end first. Channels that do not outlive the agent are emptied, and sinks deliver what they
+        hold; then the new components start. Raises FlafkaError, and changes nothing, where such a channel cannot be
+        emptied. After any other error, as where the system refuses a thread, some of the new components do not run.
+        The next call then stops and starts all that changed.
         """
         new = described(spec)
         import_libraries(spec)
         with self._changing:
             changes = between(self._described, new)
             if changes:
-                self._end(changes)
-                self.spec, self._described = spec, new
+                before, self._described = self._described, after_failure(new, changes)
+                try:
+                    self._end(changes)
+                except FlafkaError:
+                    self._described = before
+                    raise
+                self.spec = spec
                 self._begin(changes)
+                self._described = new
             return str(changes)
 
     def _end(self, changes: Changes) -> None:
@@ -447,5 +454,6 @@ def _stop_channels(channels: Iterable[ChannelRunner]) -> None:
 def _join(threads: list[threading.Thread], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():  # join raises for a thread that the system refused
+            thread.join(max(0.0, deadline - time.monotonic()))
     return not any(thread.is_alive() for thread in threads)

@@ -11,6 +11,8 @@ from typing import Any
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkGroupSpec, SinkSpec, SourceSpec
 
 _NOWHERE = Place("", 0)
+_UNKNOWN = "unknown"
+"""Description of a part that may or may not run: it is like no other one."""
 _FILE = re.compile(r"(^|[._-])(keystore|truststore|location|certificate|key[._-]?file|ca[._-]?file)", re.IGNORECASE)
 """Options that name files with certificates and keys, also where the component passes them on to a client."""
 
@@ -61,6 +63,7 @@ class Described:
     units: Mapping[str, Any]
     """By path."""
     spark: Any
+    server: Any
 
 
 def described(spec: AgentSpec) -> Described:
@@ -78,6 +81,7 @@ def described(spec: AgentSpec) -> Described:
             for unit in units_of(spec)
         },
         (spark, settings, of_channels) if spark else None,
+        (options.monitoring_host, options.monitoring_port, options.monitoring_token),
     )
 
 
@@ -122,13 +126,22 @@ def between(old: Described, new: Described) -> Changes:
         sources |= {source.name for source in one.sources if channels.intersection(source.channels)}
         units |= {unit.path for unit in units_of(one) if unit.channel in channels}
     drained = {sink.channel for one in (old.spec, new.spec) for sink in on_spark(one)}
-    served = [
-        (o.monitoring_host, o.monitoring_port, o.monitoring_token) for o in (old.spec.options, new.spec.options)
-    ]
     return Changes(
         *(old.spec, new.spec, frozenset(channels), frozenset(sources), frozenset(units)),
         spark=old.spark != new.spark or bool(drained & channels),
-        server=served[0] != served[1],
+        server=old.server != new.server,
+    )
+
+
+def after_failure(described: Described, changes: Changes) -> Described:
+    """Return the description of an agent in which these changes have failed: the next reload makes them again."""
+    return replace(
+        described,
+        channels={**described.channels, **dict.fromkeys(changes.channels, _UNKNOWN)},
+        sources={**described.sources, **dict.fromkeys(changes.sources, _UNKNOWN)},
+        units={**described.units, **dict.fromkeys(changes.units, _UNKNOWN)},
+        spark=_UNKNOWN if changes.spark else described.spark,
+        server=_UNKNOWN if changes.server else described.server,
     )
 
 

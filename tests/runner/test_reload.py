@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from agent.config import load
 from agent.runner import agent as running
+from agent.runner import supervise
 from agent.runner.agent import Agent
 from agent.runner.changes import between, described
+from agent.runner.local import sinks
 from agent.services.running import free_port, until
 from agent.topology import AgentSpec
 from plugins import Components, FlafkaError
+from plugins.threads import start_thread
 
 
 def spec_of(directory: Path, *lines: str, capacity: int = 100, sink: str = "null") -> AgentSpec:
@@ -80,3 +84,64 @@ def test_a_memory_channel_that_cannot_be_emptied_goes_on_as_it_is(
         until(lambda: delivered.get("EventDrainSuccessCount") == 20, "what both lives of the source have brought")
     finally:
         agent.stop()
+
+
+def refuse(patched: pytest.MonkeyPatch, name: str) -> None:
+    """Refuse threads of that name, as a system does that has no room for one."""
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    for module in supervise, sinks:
+        patched.setattr(module, "start_thread", start)
+
+
+def test_parts_whose_threads_were_refused_begin_with_the_next_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(spec_of(tmp_path))
+    agent.start()
+    try:
+        changed = spec_of(tmp_path, capacity=200)
+        for part in agent.channels["c"], agent.sinks[0], agent.sources[0]:
+            with monkeypatch.context() as patched:
+                refuse(patched, part.thread.name)
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    agent.reload(changed)
+        assert agent.reload(changed) == "channels c; sources s; sinks k"
+        assert agent.reload(changed) == "nothing"
+        delivered = agent.sinks[0].members[0].metrics
+        until(lambda: delivered.get("EventDrainSuccessCount") == 10, "the events of the new source")
+    finally:
+        assert agent.stop()
+
+
+def test_a_part_whose_thread_was_refused_ends_where_the_next_configuration_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(spec_of(tmp_path))
+    agent.start()
+    try:
+        more = ("a1.sources = s t", "a1.sources.t.type = seq", "a1.sources.t.channels = c")
+        with monkeypatch.context() as patched:
+            refuse(patched, "a1.sources.t")
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                agent.reload(spec_of(tmp_path, *more))
+        assert agent.reload(spec_of(tmp_path)) == "sources t"
+        assert [source.spec.name for source in agent.sources] == ["s"]
+    finally:
+        agent.stop()
+
+
+def test_an_agent_stops_though_the_thread_of_a_channel_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(spec_of(tmp_path))
+    agent.start()
+    with monkeypatch.context() as patched:
+        refuse(patched, "a1.channels.c")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            agent.reload(spec_of(tmp_path, capacity=200))
+    agent.stop()

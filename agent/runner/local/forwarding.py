@@ -66,7 +66,8 @@ class Forwarder:
         """Finish the batch that is being forwarded, unless it takes long; what is left stays in the overflow."""
         self._ending.set()
         self._outage.wake()
-        self._thread.join(2 * SETTLE_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(2 * SETTLE_SECONDS)
 
     def marked(self, batch: Batch, owner: str, mark: str) -> Batch:
         """The batch as it goes into the overflow, once `looked` is set; `mark` is that of its late put, or empty."""

@@ -66,7 +66,8 @@ class SparkRunner:
         process = self.process
         if process is not None and process.poll() is None:
             process.terminate()
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
         if self._thread.is_alive() and process is not None:
             log.warning("the Spark driver did not end within %.0f s and is killed; nothing is lost by that", seconds)
             process.kill()
