@@ -114,6 +114,14 @@ def test_one_replay_at_a_time_has_a_file_of_dead_letters(tmp_path: Path) -> None
         pass
 
 
+def test_a_replay_that_cannot_lock_its_file_names_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "a1.c1.deadletters.replay.lock"
+    lock.mkdir()  # as another user's file, it cannot be opened
+    letters = FileDeadLetters(tmp_path / "a1.c1.deadletters.jsonl")
+    with pytest.raises(Retry, match=f"{lock}: Is a directory"), letters.replaying():
+        pass
+
+
 def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) -> None:
     """Another configuration on the same topic has a sink of the same name, in a group of its own."""
     conf = tmp_path / "agent.conf"

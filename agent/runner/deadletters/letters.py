@@ -104,7 +104,7 @@ class FileDeadLetters:
         try:
             lock = os.open(self.path.with_suffix(".replay.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
         except OSError as e:
-            raise Retry(f"dead letters of {self.path} cannot be replayed: {e.strerror}") from e
+            raise Retry(f"dead letters of {self.path} cannot be replayed: {e.filename}: {e.strerror}") from e
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(lock, b"%-20d" % os.getpid(), 0)
