@@ -160,7 +160,9 @@ class FileChannel(Channel[FileChannelConfig]):
         self._claims, self._runs, self._ends = {}, {}, {}
         undelivered: Counter[str] = Counter()
         gaps: Counter[Segment] = Counter()
-        latest: dict[str, Segment] = {}
+        of_runs: dict[str, list[Segment]] = {}
+        for segment in self._log.segments:
+            of_runs.setdefault(segment.run, []).append(segment)
         for segment, entry in self._log.entries():
             run, partition = segment.run, entry.partition
             if self._runs.setdefault(partition, run) != run:
@@ -170,12 +172,9 @@ class FileChannel(Channel[FileChannelConfig]):
                 )
             if self._belongs(noted, partition):
                 self._claims[partition] = noted.positions[partition]
-            begin = max(self._ends.get(run, segment.first), self._delivered(run))
-            if entry.number > begin:  # what is missing before the first number of a segment is of the one before it
-                before = max(0, min(entry.number, segment.first) - begin)
-                gaps[latest.get(run, segment)] += before
-                gaps[segment] += entry.number - begin - before
-            latest[run] = segment
+            begin = max(self._ends.get(run, of_runs[run][0].first), self._delivered(run))
+            if entry.number > begin:
+                gaps += _of_segments(range(begin, entry.number), of_runs[run])
             self._ends[run] = entry.number + 1
             if entry.number >= self.committed(partition)[1]:
                 self._waiting.add(partition, entry.number, entry.events)
@@ -183,7 +182,7 @@ class FileChannel(Channel[FileChannelConfig]):
         used = self._runs.keys()
         bases = (0, *(one + 1 for one in sorted(used)))
         self._base = next(base for base in bases if used.isdisjoint(range(base, base + PARTITIONS)))
-        self._report(noted, undelivered, +gaps)
+        self._report(noted, undelivered, gaps)
 
     def _belongs(self, noted: Checkpoint, partition: int) -> bool:
         """Return True if the checkpoint has an offset of the run that this partition's entries are of."""
@@ -629,3 +628,11 @@ class FileChannel(Channel[FileChannelConfig]):
             self._show()
         if events:
             self._lose(str(path), events, f"{path} is damaged: {events} events that were stored in it are lost")
+
+
+def _of_segments(missing: range, segments: Sequence[Segment]) -> Counter[Segment]:
+    """Return how many of the missing numbers each segment had: those from its first one to the next segment's."""
+    found: Counter[Segment] = Counter()
+    for segment, following in zip(segments, [*(one.first for one in segments[1:]), missing.stop], strict=True):
+        found[segment] = len(range(max(missing.start, segment.first), min(missing.stop, following)))
+    return +found

@@ -194,8 +194,10 @@ class Log:
         for segment in self.segments:
             if segment.first == self.segments[-1].first:  # a run that was killed at once leaves one without entries
                 yield from self._cut(segment)
-        self.empty = [segment.path for segment in self.segments if not segment.size]
-        self.segments = [segment for segment in self.segments if segment.size]
+        # One that is followed by another of its run had entries: they were cut away.
+        latest = {segment.run: segment.first for segment in self.segments}
+        self.empty = [one.path for one in self.segments if not one.size and one.first == latest[one.run]]
+        self.segments = [one for one in self.segments if one.size or one.first < latest[one.run]]
 
     def _cut(self, newest: Segment) -> Iterator[str]:
         """Let a newest segment end behind its last whole entry, and continue the numbers from there."""

@@ -252,6 +252,26 @@ def test_entries_that_are_missing_at_the_end_of_a_file_are_those_of_that_file(tm
     assert not second.exists()
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_file_that_was_emptied_is_not_one_that_never_had_entries(tmp_path: Path, which: int) -> None:
+    files = opened(tmp_path)
+    for n in range(30):
+        files.put(events(n, size=100_000))
+    end(files, "killed")
+    emptied = segments(tmp_path)[which]
+    cut(emptied, emptied.stat().st_size)
+    files = opened(tmp_path)
+    lost = int(files.metrics.get("EventLostCount"))
+    assert lost > 5
+    assert files.metrics.degraded() == f"{emptied} lacks {lost} puts: their events, at least as many, are lost"
+    owner = consumer(files)
+    assert len(owner.take_all()) == 30 - lost
+    owner.commit()
+    files.close()
+    opened(tmp_path).close()
+    assert [path.name for path in tmp_path.glob("?/*.damaged")] == [f"{emptied.name}.damaged"]
+
+
 def test_after_damaged_positions_everything_comes_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     files.put(events(1))
