@@ -24,6 +24,7 @@ from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_brok
 from plugins.shared.kafkaerrors import Heard, login
 from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
+from plugins.threads import start_thread
 
 MAX_RECORD_BYTES = 8 << 20
 BATCH_BYTES = 1 << 20
@@ -273,9 +274,16 @@ class ChannelProducer:
         return found
 
     def _new_producer(self, more: Mapping[str, Any] = MappingProxyType({})) -> Producer:
-        """Return a producer whose requests are no larger than the topic's largest record, or brokers refuse them."""
+        """Return a producer whose requests are no larger than the topic's largest record, or brokers refuse them.
+
+        Raises Retry where the client cannot be made, such as for lack of threads.
+        """
         wanted = int(number(self._properties.get("batch.size")) or BATCH_BYTES)
-        return Producer({**self._properties, "batch.size": min(wanted, self._limits.record_bytes), **more})
+        size = min(wanted, self._limits.record_bytes)
+        try:
+            return Producer({**self._properties, "batch.size": size, **more})
+        except KafkaException as e:
+            raise Retry(f"channel {self.name}: {self._why(e)}") from e
 
     # --- records of a batch
 
@@ -517,13 +525,22 @@ class ChannelProducer:
                 self._producer = self._new_producer()
             self._beside = tuple(one for one in self._beside if one[0] is not old)
         # On a thread of its own, as that takes a while: whoever puts goes on with the new one.
-        threading.Thread(target=self._retire, args=(old,), name=f"{self.name}-retired", daemon=True).start()
+        thread = threading.Thread(
+            target=self._retire, args=(old, RETIRED_SECONDS), name=f"{self.name}-retired", daemon=True
+        )
+        try:
+            start_thread(thread)
+        except RuntimeError:  # the system has no thread left
+            self._retire(old, PURGED_SECONDS)
 
     @staticmethod
-    def _retire(old: Producer) -> None:
-        """Tell those who wait for what it has that it gives that up, and those who were just about to put into it."""
+    def _retire(old: Producer, most: float) -> None:
+        """Have a replaced producer give up its records for at most `most` seconds, so that puts do not wait for them.
+
+        Puts that were about to use the producer may still add records for `PURGED_SECONDS`.
+        """
         began = time.monotonic()
-        while (seconds := time.monotonic() - began) < RETIRED_SECONDS and (len(old) or seconds < PURGED_SECONDS):
+        while (seconds := time.monotonic() - began) < most and (len(old) or seconds < PURGED_SECONDS):
             old.purge()
             with contextlib.suppress(*BROKEN):
                 old.flush(0.2)

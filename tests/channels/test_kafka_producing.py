@@ -5,12 +5,12 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from agent.services.running import free_port, until
 from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
 from channels.kafka.producing import ChannelProducer, Limits
-from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable
+from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
 from plugins.shared.kafkaproperties import client_properties
 
 
@@ -142,6 +142,39 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     assert asked[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
     assert len(made) == 2
     assert caplog.text.count("another one takes its place") == 1
+
+
+@pytest.mark.parametrize("lacks", ["thread", "client"])
+def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, lacks):
+    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.3)
+    monkeypatch.setattr(standstill, "AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
+    monkeypatch.setattr(threads.start_thread, "__defaults__", (0.2,))
+    made, start = [], threading.Thread.start
+
+    def make(properties):
+        if made and lacks == "client":
+            error = KafkaError(KafkaError._CRIT_SYS_RESOURCE, "Failed to create thread: Resource unavailable")
+            raise KafkaException(error)
+        made.append(Producer(properties))
+        return made[-1]
+
+    def begin(thread):
+        if thread.name.endswith("-retired"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(producing, "Producer", make)
+    monkeypatch.setattr(threading.Thread, "start", begin)
+    producer = producing_to("127.0.0.1:1", writable=lambda: True)
+    try:
+        text = "its client was replaced while 1 events waited" if lacks == "thread" else "Failed to create thread"
+        with pytest.raises(Retry, match=f"channel c1: {text}"):
+            producer.put(Batch.of([Event(b"x")]), lambda: None)
+        if lacks == "thread":
+            assert made[0].flush(1) == 0, "what it has is put again: it must not send that too"
+    finally:
+        producer.close()
 
 
 def test_a_put_of_which_nothing_is_sent_is_no_acknowledgement(monkeypatch):
