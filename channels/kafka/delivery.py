@@ -18,6 +18,8 @@ class Delivery:
 
     def __init__(self, producer: Producer, events: int) -> None:
         self.producer, self.events = producer, events
+        self.record_events = events
+        """Most events that one record may hold; fewer after brokers have refused a larger one."""
         self._expected = 0
         self._reported: list[None] = []
         self._all = threading.Event()

@@ -63,6 +63,9 @@ _REFUSALS = frozenset(
 )
 """Errors of one record, which fail every record of the same request batch."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+FITTING_SECONDS = 60.0
+"""Time after the latest record that was too large until puts make records of `batchBytes` again."""
+UNLIMITED = 2**63
 LIMITS_SECONDS = 1.0
 """Shortest time between two questions for the topic's limits."""
 REFUSED_AGAIN_SECONDS = 2.0
@@ -117,8 +120,10 @@ class ChannelProducer:
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._limits, self._look, self._looked_at = limits, look, time.monotonic()
-        self._fitting = 2**63
-        """Bytes of a batch that become a record which the topic takes, as far as known from those that did not."""
+        self._fitting, self._fitted_at = UNLIMITED, 0.0
+        """Bytes of a batch that become a record which the topic takes, and the time (`time.monotonic`) of the latest
+        record that was too large.
+        """
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._stalled, self._trouble = 0, 0.0
@@ -214,6 +219,7 @@ class ChannelProducer:
         with self._lock:
             self._beside += ((producer, float("inf")),)
         delivery = Delivery(producer, failed.events)
+        delivery.record_events = failed.record_events
         try:
             rejected |= self._produce_rows(batch.where(pa.array(mask)), rows, delivery)
             self._await(delivery)
@@ -225,7 +231,10 @@ class ChannelProducer:
                 if len(some) == 1:
                     rejected[some[0]] = self._refused_for(batch, some[0], error)
                     continue
-                self._fitting = min(self._fitting, batch.slice(some[0], len(some)).nbytes // 2)
+                if error.code() in _TOO_LARGE:
+                    self._fit(min(self._fitting, batch.slice(some[0], len(some)).nbytes // 2))
+                else:
+                    delivery.record_events = min(delivery.record_events, len(some) // 2)
             left.append((some, error))
         delivery.failed = left
         return delivery
@@ -265,7 +274,7 @@ class ChannelProducer:
             self.log.info(
                 "topic %s takes records of %d bytes now, and took %d", self._config.topic, *(found[0], before[0])
             )
-            self._fitting = 2**63
+            self._fitting = UNLIMITED
             with self._lock:
                 if not self._closed.is_set():
                     # Others may be producing with the old one: it goes on until it is idle.
@@ -296,7 +305,10 @@ class ChannelProducer:
         """Many events a record."""
         rejected: dict[int, str] = {}
         config = self._config
-        pieces = list(batch.split(config.batch_events, min(config.batch_bytes, self._fitting)))
+        if time.monotonic() - self._fitted_at > FITTING_SECONDS:
+            self._fitting = UNLIMITED
+        most_events = min(config.batch_events, delivery.record_events)
+        pieces = list(batch.split(most_events, min(config.batch_bytes, self._fitting)))
         pieces.reverse()
         start = 0
         while pieces:
@@ -305,7 +317,7 @@ class ChannelProducer:
             most = self._record_bytes
             if len(value) > most and self._ask_limits() and len(value) > (most := self._record_bytes):
                 if count > 1:  # what does not compress, in a topic that takes less
-                    self._fitting = int(0.9 * piece.nbytes * most / len(value))
+                    self._fit(int(0.9 * piece.nbytes * most / len(value)))
                     pieces += reversed(list(piece.split((count + 1) // 2, self._fitting)))
                     continue
                 rejected[rows[start]] = self._too_large(len(value))
@@ -314,6 +326,10 @@ class ChannelProducer:
                 self._produce(value, None, self._partitions.default, [(FORMAT, ARROW)], part, delivery)
             start += count
         return rejected
+
+    def _fit(self, size: int) -> None:
+        """Make records of batches of at most `size` bytes, for a while."""
+        self._fitting, self._fitted_at = size, time.monotonic()
 
     def _produce_events(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
         """One event a record."""

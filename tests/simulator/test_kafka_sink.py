@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins import Batch, Conflict, Event, FlafkaError, Origin, PartitionClaim, Rejected, Retry
+from plugins import Batch, Channel, Conflict, Event, FlafkaError, Origin, PartitionClaim, Rejected, Retry
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.processes import Process
@@ -238,4 +240,52 @@ def test_a_put_whose_limit_is_lowered_stores_the_others_once() -> None:
         assert [id.index for id in rejected.value.reasons] == [6]
         channel.close()
 
+    on_brokers(body)
+
+
+def records_of_a_put(brokers: Brokers, channel: Channel, bodies: list[bytes]) -> int:
+    """Put them, and count the records that the topic has more."""
+    before = brokers.end_offset(TOPIC, 0)
+    with suppress(Rejected):
+        channel.put(Batch.of([Event(body, HEADERS) for body in bodies]))
+    return brokers.end_offset(TOPIC, 0) - before
+
+
+def test_records_are_as_large_as_before_once_a_limit_that_was_lowered_for_a_moment_is_forgotten() -> None:
+    bodies = [Random(number).randbytes(3000) for number in range(12)]
+
+    def body(brokers: Brokers) -> None:
+        channel = configured(CHANNEL + SINKS["kafka"]).channels[0].make()
+        channel.open()
+        limit = brokers.topics[TOPIC].configs["max.message.bytes"]
+        assert records_of_a_put(brokers, channel, bodies) == 1
+        brokers.topics[TOPIC].configs["max.message.bytes"] = "20000"
+        assert records_of_a_put(brokers, channel, bodies) > 1
+        brokers.topics[TOPIC].configs["max.message.bytes"] = limit
+        brokers.world.sleep(70)
+        assert records_of_a_put(brokers, channel, bodies) == 1
+        channel.close()
+
+    on_brokers(body)
+
+
+def test_an_event_that_brokers_refuse_for_what_it_is_does_not_make_later_records_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusal(sent: Any, configs: Any) -> int | None:
+        return int(KafkaError.INVALID_RECORD) if b"refused" in sent.value else None
+
+    def body(brokers: Brokers) -> None:
+        plain = "a.channels.c.kafka.producer.compression.type = none\n"
+        channel = configured(CHANNEL + plain + SINKS["kafka"]).channels[0].make()
+        channel.open()
+        with pytest.raises(Rejected) as rejected:
+            # Arrow fills up a buffer of 64 bytes with what lies behind a slice.
+            channel.put(Batch.of([Event(one, HEADERS) for one in [*SMALL[:5], b"-" * 64 + b"refused", *SMALL[5:]]]))
+        assert [id.index for id in rejected.value.reasons] == [5]
+        assert brokers.end_offset(TOPIC, 0) < 9
+        assert records_of_a_put(brokers, channel, SMALL) == 1
+        channel.close()
+
+    monkeypatch.setattr("tests.simulator.kafka.records.RecordProducer._refusal", staticmethod(refusal))
     on_brokers(body)
