@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 from plugins import FlafkaError
+from plugins.shared.hadoopxml import read_properties, value_of
 
 VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 _MANAGER = "yarn.resourcemanager"
-_REFERENCE = re.compile(r"\$\{([^}$]+)\}")
-_DEEPEST = 20
-"""So often a value is looked through for the names of others, as Hadoop does."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +23,8 @@ class HadoopConfiguration:
     properties: Mapping[str, str]
 
     def get(self, name: str, otherwise: str = "") -> str:
-        """A property's value, with those that it names put in."""
-        value = self.properties.get(name, otherwise)
-        for _ in range(_DEEPEST):
-            found = _REFERENCE.search(value)
-            if found is None:
-                break
-            own = os.environ.get(found[1].removeprefix("env."), "") if found[1].startswith("env.") else None
-            value = value.replace(found[0], self.properties.get(found[1], "") if own is None else own)
-        return value.strip()
+        """Return the value of a property with its references resolved."""
+        return value_of(self.properties, name, otherwise)
 
     def resource_managers(self) -> list[tuple[str, int]]:
         """Where clients speak to the ResourceManager, or to each of several of which one is active."""
@@ -80,13 +69,10 @@ def hadoop_configuration() -> HadoopConfiguration:
 
 
 def _read(file: Path) -> dict[str, str]:
-    if not file.exists():
-        return {}
     try:
-        root = ElementTree.parse(file).getroot()  # noqa: S314  # the operator's own file
-    except (ElementTree.ParseError, OSError) as e:
-        raise FlafkaError(f"{file} cannot be read: {e}") from None
-    return {(one.findtext("name") or "").strip(): one.findtext("value") or "" for one in root.iter("property")}
+        return read_properties(file) if file.exists() else {}
+    except ValueError as e:
+        raise FlafkaError(str(e)) from None
 
 
 def _pair(address: str, port: int) -> tuple[str, int]:

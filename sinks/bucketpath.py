@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins.batch import Batch
+from plugins.shared.javazones import SHORT_NAMES
 
 Codes = npt.NDArray[np.int64]
 
@@ -31,35 +32,6 @@ _CYCLE = 146_097 * 86_400  # the Gregorian calendar repeats itself, days of the 
 _FIRST, _LAST = -12_219_292_800, 253_402_128_000  # seconds: 15 October 1582, and two days before the year 10000
 _WHOLE_MINUTES_SINCE = 94_694_400_000  # 1973, in ms: zones changed at, and by, odd seconds before
 _MISSING = "it has no header 'timestamp', which the path needs (a timestamp interceptor on the source sets it)"
-
-_JAVA_ZONES = {
-    "ACT": "Australia/Darwin",
-    "AET": "Australia/Sydney",
-    "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo",
-    "AST": "America/Anchorage",
-    "BET": "America/Sao_Paulo",
-    "BST": "Asia/Dhaka",
-    "CAT": "Africa/Harare",
-    "CNT": "America/St_Johns",
-    "CST": "America/Chicago",
-    "CTT": "Asia/Shanghai",
-    "EAT": "Africa/Addis_Ababa",
-    "ECT": "Europe/Paris",
-    "IET": "America/Indiana/Indianapolis",
-    "IST": "Asia/Kolkata",
-    "JST": "Asia/Tokyo",
-    "MIT": "Pacific/Apia",
-    "NET": "Asia/Yerevan",
-    "NST": "Pacific/Auckland",
-    "PLT": "Asia/Karachi",
-    "PNT": "America/Phoenix",
-    "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles",
-    "SST": "Pacific/Guadalcanal",
-    "VST": "Asia/Ho_Chi_Minh",
-}
-"""Abbreviations that Java reads as zones and the time zone database does not know, or knows as something else."""
 
 
 class Buckets(NamedTuple):
@@ -246,7 +218,7 @@ def known_zone(name: str) -> tzinfo | None:
         offset = timedelta(hours=int(custom[2]), minutes=int(custom[3] or 0))
         return timezone(-offset if custom[1] == "-" else offset)
     try:
-        return ZoneInfo(_JAVA_ZONES.get(name, name))
+        return ZoneInfo(SHORT_NAMES.get(name, name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
 

@@ -80,7 +80,6 @@ def _with_configuration(command: Callable[..., Any], *, required: bool) -> Calla
         help="System property, for ${sys:KEY} in the configuration.",
     )
     @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
-    @click.option("--lenient", is_flag=True, help="Leave out what is wrong and run the rest, as Flume does.")
     @wraps(command)
     def wrapped(
         *args: Any,
@@ -89,14 +88,11 @@ def _with_configuration(command: Callable[..., Any], *, required: bool) -> Calla
         name: str | None,
         define: tuple[str, ...],
         strict: bool,
-        lenient: bool,
         **more: Any,
     ) -> Any:
-        if strict and lenient:
-            raise click.UsageError("--strict and --lenient exclude each other")
         if not (required or conf or conf_file):
             return command(*args, chosen=None, **more)
-        mode: Mode = "strict" if strict else "lenient" if lenient else "normal"
+        mode: Mode = "strict" if strict else "normal"
         file, *later = _files(conf, conf_file)
         return command(*args, chosen=Chosen(file, name, mode, _system(define), tuple(later), bool(conf_file)), **more)
 

@@ -16,7 +16,6 @@ import click
 
 from agent.cli.configured import show
 from agent.cli.output import json_option
-from agent.config import load
 from agent.config.diagnostics import Diagnostic
 from agent.config.migration import Line, Migration, Verdict
 from agent.config.migration import migrate as migrated
@@ -82,8 +81,6 @@ def migrate(
         raise FlafkaError(refused)
     if found.content is not None and not as_json:
         _say_what_is_written(file, target, found)
-        if not found.ok and load(file, name, mode="lenient", components=components, system=system)[0] is not None:
-            click.echo("Flume leaves out what is wrong and runs the rest; so does `agent start --lenient`.")
     sys.exit(0 if found.ok else 2)
 
 
@@ -196,6 +193,22 @@ def _say_what_is_written(file: Path, target: Path, found: Migration) -> None:
     if found.ok:
         name = f" -n {shlex.quote(found.agent)}" if found.agent and len(found.agents) > 1 else ""
         click.echo(f"start it with: agent start{name} -c {shlex.quote(str(target))}")
+    elif lists := _lists_to_port(found):
+        click.echo(
+            "nothing starts while a line needs porting: change it as its comment says, or take its component out of "
+            f"{', '.join(lists)}"
+        )
+
+
+def _lists_to_port(found: Migration) -> list[str]:
+    """Return the lists of components with the names that need porting: `a1.sinks (k1 k2)`."""
+    names: dict[str, dict[str, None]] = {}
+    for line in found.of("needs porting"):
+        for reason in line.reasons():
+            match reason.component.split("."):
+                case [agent, "sources" | "channels" | "sinks" | "sinkgroups" as kind, name, *_]:
+                    names.setdefault(f"{agent}.{kind}", {})[name] = None
+    return [f"{path} ({' '.join(those)})" for path, those in names.items()]
 
 
 def _as_json(file: Path, target: Path | None, found: Migration) -> dict[str, object]:

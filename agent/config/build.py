@@ -9,9 +9,8 @@ from typing import Any, TypeVar, cast
 from agent.config import headers, kafka, storage
 from agent.config.components import Reader
 from agent.config.diagnostics import Report
-from agent.config.flume import Survivors
 from agent.config.joins import Joins
-from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished, without_remark
+from agent.config.parts import Groups, Part, names_in, parts, sort, without_remark
 from agent.config.paths import absolute_paths
 from agent.config.properties import Property, words
 from agent.config.runners import Drain, objections
@@ -65,36 +64,32 @@ class Builder:
         """By path of sources, channels and sinks: their properties as they are written."""
         self.joins = Joins(agent, self.written, self.lines, report)
 
-    def build(self, survivors: Survivors | None) -> AgentSpec | None:
-        """The agent, as far as it can be built. `survivors` limits it to what Flume itself would run."""
+    def build(self) -> AgentSpec:
+        """Return the agent, as far as it can be built."""
         lists, options = self.written.lists, self._options()
         if "channels" not in lists:
-            self.report.fatal(self.place, self.agent, f"it has no channels: expected {self.agent}.channels = <names>")
+            self.report.error(self.place, self.agent, f"it has no channels: expected {self.agent}.channels = <names>")
         if "sources" not in lists and "sinks" not in lists:
-            self.report.fatal(
+            self.report.error(
                 self.place,
                 self.agent,
                 f"it has no sources and no sinks: expected {self.agent}.sources = <names>, {self.agent}.sinks = "
                 f"<names>",
             )
-        allowed: dict[str, list[str]] = vars(survivors) if survivors else {}
-        channels = self._running(map(self._channel, self._listed("channels")), allowed.get("channels"))
+        channels = _built(map(self._channel, self._listed("channels")))
         self.joins.channels |= {spec.name: spec for spec in channels}
-        sources = self._running(map(self._source, self._listed("sources")), allowed.get("sources"))
+        sources = _built(map(self._source, self._listed("sources")))
         runner = options.runner
-        sinks = self._running((self._sink(part, runner) for part in self._listed("sinks")), allowed.get("sinks"))
+        sinks = _built(self._sink(part, runner) for part in self._listed("sinks"))
         channels = list(self.joins.with_overflows(channels))
         self.joins.channels |= {spec.name: spec for spec in channels}
-        if self.report.mode == "lenient":
-            self.joins.check_transactions(sources, sinks)
-            sources, sinks = self._running(sources, None), self._running(sinks, None)
-        groups = self._sink_groups(sinks, allowed.get("sinkgroups"))
-        sinks = _in_their_places(self._running(sinks, None), groups)
+        self.joins.check_transactions(sources, sinks)
+        groups = self._sink_groups(sinks)
+        sinks = _in_their_places(sinks, groups)
         self._check_headers(sources, channels, sinks)
         self._check_runners(sinks, groups)
         self._check_master(sinks, options.spark_master)
         self._check_storage(storage.out_of_reach(sinks, options.spark_master))
-        groups, sinks = self._left(groups), self._running(sinks, None)
         self.joins.check_competition()
         self._check_storage(storage.shared([*sources, *channels, *sinks]))
         for spec, message in kafka.warnings(sources, self.joins.channels, sinks):
@@ -104,9 +99,9 @@ class Builder:
         for spec, message in kafka.guarantees(self.joins.channels, sinks):
             self.report.note(spec.place, spec.path, message)
         self._check_audit(channels)
-        channels = self.joins.check_ends(channels, sources, sinks)
-        if self.report.mode == "lenient" and not (channels and (sources or sinks)):
-            self.report.fatal(self.place, self.agent, "nothing is left that could run")
+        self.joins.check_ends(channels)
+        if not (sources or sinks or self.report.failed):
+            self.report.error(self.place, self.agent, "none of its sources and sinks is there, so that nothing runs")
         places = {name: prop.place for name, prop in self.written.options.items()}
         return AgentSpec(
             self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, options, places
@@ -117,7 +112,7 @@ class Builder:
     def _listed(self, kind: str) -> Iterator[Part]:
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
         names = without_remark(names_in(listed, self.report, path), groups, listed, path, self.report)
-        if kind == "channels" and self.report.mode != "lenient":
+        if kind == "channels":
             self.joins.channels = dict.fromkeys(name for name in names if name in groups)
         if not groups.keys() >= set(names):
             self.joins.unjoined.add(KINDS[kind])
@@ -135,7 +130,7 @@ class Builder:
         base = self.reader.read(part)
         interceptors = self._interceptors(part, *written)
         chosen = SelectorReader(part, selector, names, self.report).read()
-        if self.report.dropped(part.path) or not names:
+        if not names:
             return None
         for name in names:
             self.joins.fills[name].append(part.path)
@@ -156,7 +151,7 @@ class Builder:
         if base is not None and not stated and issubclass(base.cls, StreamingSink):
             runner = "spark"
         interceptors = self._interceptors(part, *written)
-        if self.report.dropped(part.path) or not names:
+        if not names:
             return None
         own_group = group.value if group else None
         for name in names:
@@ -168,9 +163,9 @@ class Builder:
         written = {option.name: prop for option in SinkErrors.options() if (prop := part.take(option.name))}
         config, problems = SinkErrors.parse({name: prop.value for name, prop in written.items()})
         for problem in problems:
-            if not unfinished(prop := written[problem.option], self.report):
+            if (prop := written[problem.option]).resolved:
                 message = f"{problem.option} {problem.message}"
-                self.report.error(prop.place, part.path, message, drops=part.path)
+                self.report.error(prop.place, part.path, message)
         return Tolerance(config.tolerance, config.window) if config else Tolerance()
 
     def _interceptors(
@@ -189,7 +184,7 @@ class Builder:
         names = names_in(listed, self.report, path, twice=": Flume runs it twice; here it runs once")
         if any(name not in groups for name in names):
             self.unread.add(owner.path)
-        for part in parts("interceptor", names, listed, groups, path, self.report, owner.path):
+        for part in parts("interceptor", names, listed, groups, path, self.report):
             spec = self.reader.read(part)
             if spec is None:
                 self.unread.add(owner.path)
@@ -201,7 +196,7 @@ class Builder:
                     f"{spec.cls.type_name} may give an event another result when it comes again, and a sink may get "
                     f"an event twice: put it on the source{f', or set {option}' if option else ''}"
                 )
-                self.report.error(part.place, part.path, message, drops=owner.path)
+                self.report.error(part.place, part.path, message)
         return tuple(found)
 
     def _runner(self, part: Part, default: Runner) -> Runner:
@@ -213,35 +208,26 @@ class Builder:
         self.runner_places[part.path] = next((p.place for p in (written, agent_wide) if p), part.place)
         if written is None or written.value in ("local", "spark"):
             return cast(Runner, written.value) if written else default
-        if unfinished(written, self.report):
+        if not written.resolved:
             return default
         near = suggestion(written.value, ["local", "spark"])
         message = f"runner must be 'local' or 'spark', not {written.value!r}{near}"
-        self.report.error(written.place, part.path, message, drops=part.path)
+        self.report.error(written.place, part.path, message)
         return default
 
-    def _sink_groups(self, sinks: list[SinkSpec], allowed: list[str] | None) -> tuple[SinkGroupSpec, ...]:
-        known: dict[str, SinkSpec | None] = {}
-        if self.report.mode != "lenient":
-            known = dict.fromkeys(words(listed.value) if (listed := self.written.lists.get("sinks")) else ())
+    def _sink_groups(self, sinks: list[SinkSpec]) -> tuple[SinkGroupSpec, ...]:
+        known: dict[str, SinkSpec | None] = dict.fromkeys(
+            words(listed.value) if (listed := self.written.lists.get("sinks")) else ()
+        )
         known |= {sink.name: sink for sink in sinks}
         groups = []
         for part in self._listed("sinkgroups"):
             reader = SinkGroupReader(part, known, self.joins.grouped, self.report)
             group = reader.read()
             self.joins.grouped |= dict.fromkeys(reader.names, part.name)
-            if group and (allowed is None or group.name in allowed):
+            if group:
                 groups.append(group)
-        return self._left(tuple(groups))
-
-    def _left(self, groups: tuple[SinkGroupSpec, ...]) -> tuple[SinkGroupSpec, ...]:
-        """Without the groups, and the sinks in them, that `lenient` drops."""
-        there = [
-            replace(g, sinks=tuple(n for n in g.sinks if not self.report.dropped(f"{self.agent}.sinks.{n}")))
-            for g in groups
-            if not self.report.dropped(g.path)
-        ]
-        return tuple(group for group in there if group.sinks)
+        return tuple(group for group in groups if group.sinks)
 
     def _options(self) -> AgentOptions:
         texts = {name: prop.value for name, prop in self.written.options.items()}
@@ -250,7 +236,7 @@ class Builder:
         for problem in problems:
             prop = self.written.options.pop(problem.option, None)
             message = problem.message if problem.unknown else f"{problem.option} {problem.message}"
-            if not (prop and unfinished(prop, self.report)):
+            if prop is None or prop.resolved:
                 self.report.error(prop.place if prop else self.place, self.agent, message)
         return config or AgentOptions()
 
@@ -261,7 +247,7 @@ class Builder:
             prop = self.lines[found.spec.path].get(found.option)
             place, message = prop.place if prop else found.spec.place, f"{found.option} {found.message}"
             if found.certain:
-                self.report.error(place, found.spec.path, message, otherwise="each event is rejected")
+                self.report.error(place, found.spec.path, message)
             else:
                 self.report.warn(place, found.spec.path, message)
 
@@ -271,17 +257,9 @@ class Builder:
             message = "audit.topic has no effect: only channels in Kafka are audited, and it has none"
             self.report.warn(topic.place, self.agent, message)
 
-    def _running(self, specs: Iterable[Spec | None], names: list[str] | None) -> list[Spec]:
-        """Without those that could not be built, and those that `lenient` drops."""
-        built = [spec for spec in specs if spec is not None]
-        for spec in built:
-            if names is not None and spec.name not in names and not self.report.dropped(spec.path):
-                self.report.error(spec.place, spec.path, "Flume's own check refuses it", drops=spec.path)
-        return [spec for spec in built if not self.report.dropped(spec.path)]
-
     def _check_storage(self, found: Iterable[storage.Error]) -> None:
         for spec, message in found:
-            self.report.error(spec.place, spec.path, message, drops=spec.path)
+            self.report.error(spec.place, spec.path, message)
 
     def _check_runners(self, sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> None:
         grouped = _grouped(groups)
@@ -295,7 +273,7 @@ class Builder:
                 grouped=spec.name in grouped,
             )
             for objection in objections(spec.runner, drain):
-                self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
+                self.report.error(self.runner_places[spec.path], spec.path, objection)
 
     def _check_master(self, sinks: list[SinkSpec], master: str) -> None:
         """Check that the environment says where YARN is."""
@@ -306,8 +284,12 @@ class Builder:
             hadoop_configuration()
         except FlafkaError as e:
             place = self.written.options["spark.master"].place
-            for spec in on_spark if self.report.mode == "lenient" else on_spark[:1]:
-                self.report.error(place, self.agent, str(e), drops=spec.path)
+            self.report.error(place, self.agent, str(e))
+
+
+def _built(specs: Iterable[Spec | None]) -> list[Spec]:
+    """Return the components without those that could not be built."""
+    return [spec for spec in specs if spec is not None]
 
 
 def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:

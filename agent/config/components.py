@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.config import catalogue
 from agent.config.diagnostics import Report
-from agent.config.parts import Part, unfinished
+from agent.config.parts import Part
 from agent.config.paths import absolute_paths
 from agent.config.properties import Property
 from agent.topology import ComponentSpec
@@ -39,10 +39,10 @@ def missing(part: Part, name: str, hint: str, report: Report) -> None:
     """Report a missing common option, or the one that is it but for a typing error."""
     mistyped = next((other for other in part.properties if suggestion(other, [name])), None)
     if mistyped is None:
-        report.error(part.place, part.path, f"{name} is missing; {hint}", drops=part.owner)
+        report.error(part.place, part.path, f"{name} is missing; {hint}")
     elif prop := part.take(mistyped):
         message = f"unknown option {mistyped!r}, did you mean {name!r}?"
-        report.error(prop.place, part.path, message, drops=part.owner)
+        report.error(prop.place, part.path, message)
 
 
 class Reader:
@@ -57,7 +57,7 @@ class Reader:
         if written is None:
             missing(part, "type", self.built(part.kind), self.report)
             return None
-        if unfinished(written, self.report):
+        if not written.resolved:
             return None
         cls = self._class(part, written)
         if cls is None:
@@ -111,17 +111,16 @@ class Reader:
         try:
             return self.components.get(part.kind, written.value)
         except UnusableType as e:
-            self.report.error(written.place, part.path, str(e), drops=part.owner)
+            self.report.error(written.place, part.path, str(e))
             return None
         except UnknownType as e:
             unknown = str(e)
         built = self.built(part.kind)
         if flume := catalogue.find(part.kind, written.value):
-            # An error in every mode: Flume would run it, and without it others might take in or deliver nothing.
             message = f"Flume's {flume.name!r} {part.kind} is not built yet; {flume.instead or built}"
             if flume.java.startswith("org.apache.flume.source.twitter."):
                 message = cannot_run(part.kind, flume.java)
-            self.report.fatal(written.place, part.path, message, drops=part.owner)
+            self.report.error(written.place, part.path, message)
             return None
         near = catalogue.near(part.kind, written.value)
         if is_java_class(written.value) and not near:
@@ -131,10 +130,7 @@ class Reader:
         message += comment_behind(written)
         if any(fault.whole for fault in self.components.faults):
             message += " (it may be of a plugin that cannot be used: see the warnings)"
-        if part.kind == "interceptor":
-            self.report.error(written.place, part.path, message, drops=part.owner)
-        else:  # for this, Flume starts nothing at all
-            self.report.fatal(written.place, part.path, message)
+        self.report.error(written.place, part.path, message)
         return None
 
     def _tell_differences(self, part: Part, written: Property, cls: type[Component[Any]]) -> None:
@@ -184,7 +180,7 @@ class Reader:
     def _bug(self, part: Part, cls: type[Component[Any]], what: str, error: BaseException) -> None:
         culprit = blamed(error) or described(cls)
         message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
-        self.report.error(part.place, part.path, message, drops=part.owner)
+        self.report.error(part.place, part.path, message)
 
     def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
         declared = {option.name for option in config_class.options() if option.secret}
@@ -220,7 +216,7 @@ class Reader:
     def _wrong(self, part: Part, problem: Problem) -> None:
         prop = part.properties.get(problem.option)
         concerned = [prop] if prop else part.properties.values() if not problem.option else []
-        if any(unfinished(one, self.report) for one in concerned):
+        if any(not one.resolved for one in concerned):
             return
         option, message = problem.option, problem.message
         if prop:
@@ -236,9 +232,9 @@ class Reader:
         built = "not built" not in message
         if built and prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
             message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
-            self.report.fatal(prop.place, part.path, message, drops=part.owner)
+            self.report.error(prop.place, part.path, message)
             return
-        self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
+        self.report.error(prop.place if prop else part.place, part.path, message)
 
 
 def _is_installed(module: str) -> bool:

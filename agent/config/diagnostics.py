@@ -11,7 +11,7 @@ from agent.topology import Place
 
 Severity = Literal["error", "warning", "note"]
 """An error keeps the agent from running; a warning may be a mistake or a loss; a note is for information."""
-Mode = Literal["normal", "strict", "lenient"]
+Mode = Literal["normal", "strict"]
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,12 @@ class Diagnostic:
 
 
 class Report:
-    """Collects diagnostics, keeps secrets out of them, and knows what an error means in each mode.
-
-    In mode `lenient` an error about one component is a warning, and the component is dropped, as Flume does; in mode
-    `strict` warnings are errors.
-    """
+    """Collector of diagnostics, which keeps secrets out of them. In mode `strict` warnings are errors."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
         self._found: list[Diagnostic] = []
         self._secrets: dict[str, str] = {}
-        self._dropped: set[str] = set()
         self.paths: dict[str, str] = {}
         """By option, with the path of its component: the absolute form of each relative path."""
 
@@ -56,21 +51,9 @@ class Report:
         for text in {value, repr(value)[1:-1], *(word for word in value.split() if len(word) > 3)} - {""}:
             self._secrets[text] = shown
 
-    def fatal(self, place: Place, component: str, message: str, *, drops: str = "") -> None:
-        """An error in every mode: nothing can run. Mode `lenient` checks the rest without the component `drops`."""
-        if self.mode == "lenient":
-            self._dropped.add(drops)
-        self._add("error", place, component, message)
-
-    def error(
-        self, place: Place, component: str, message: str, *, drops: str = "", otherwise: str = "it is ignored"
-    ) -> None:
-        """An error; in mode `lenient` a warning, where the component of path `drops` is dropped, else `otherwise`."""
-        if self.mode != "lenient":
-            self._add("error", place, component, message)
-            return
-        self._dropped.add(drops)
-        self._add("warning", place, component, f"{message} ({f'{drops} is dropped' if drops else otherwise})")
+    def error(self, place: Place, component: str, message: str) -> None:
+        """Report an error: no part of the agent starts."""
+        self._found.append(Diagnostic("error", place, component, message))
 
     def warn(
         self,
@@ -91,13 +74,8 @@ class Report:
         self._found.append(Diagnostic("note", place, component, message, differs))
 
     def uninstalled(self, place: Place, component: str, message: str) -> None:
-        """Report a library that is not installed here: an error for who starts the agent, in `lenient` a warning."""
-        severity: Severity = "warning" if self.mode == "lenient" else "error"
-        self._found.append(Diagnostic(severity, place, component, message, uninstalled=True))
-
-    def dropped(self, path: str) -> bool:
-        """Return True if an error has dropped that component."""
-        return path in self._dropped
+        """Report a library that is not installed here: an error for who starts the agent."""
+        self._found.append(Diagnostic("error", place, component, message, uninstalled=True))
 
     @property
     def failed(self) -> bool:
@@ -129,6 +107,3 @@ class Report:
             return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
         return clean
-
-    def _add(self, severity: Severity, place: Place, component: str, message: str) -> None:
-        self._found.append(Diagnostic(severity, place, component, message))

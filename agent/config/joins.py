@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from agent.config.components import comment_behind, missing
 from agent.config.diagnostics import Report
-from agent.config.flume import too_much_at_once
 from agent.config.parts import Part, Written, names_in, without_remark
 from agent.config.properties import Property, words
+from agent.config.transactions import larger_than_transaction
 from agent.topology import ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
 from plugins import KafkaBackedChannel
 from plugins.problems import suggestion
@@ -41,7 +41,7 @@ class Joins:
         listed = part.take(name)
         if listed is None and (listed := part.take(mistaken)) is not None:
             message = f"a {part.kind} has {name!r}, not {mistaken!r}"
-            self._report.error(listed.place, part.path, message, drops=part.path)
+            self._report.error(listed.place, part.path, message)
         if listed is None:
             hint = {"channels": "which channels does it fill?", "channel": "which channel does it drain?"}[name]
             hint += f" Add {part.path}.{name} = {' '.join(list(self.channels)[:1]) or '…'}"
@@ -56,20 +56,17 @@ class Joins:
         if name == "channel" and len(names) > 1:
             behind = comment_behind(listed)
             message = f"a sink drains one channel, not {len(names)}: make one sink for each{behind}"
-            self._report.error(listed.place, part.path, message, drops=part.path)
+            self._report.error(listed.place, part.path, message)
             names = names[:1] if behind else names
         there = tuple(channel for channel in names if channel in self.channels)
-        consequence = {"otherwise": "it fills the others"} if there else {"drops": part.path}
         for channel in names:
             if channel not in self.channels:
                 self.unjoined.add(part.kind)
-                self._report.error(listed.place, part.path, self._no_channel(channel), **consequence)
+                self._report.error(listed.place, part.path, self._no_channel(channel))
         return there
 
     def _no_channel(self, name: str) -> str:
         declared = list(self.channels)
-        if self._report.dropped(f"{self._agent}.channels.{name}"):
-            return f"channel {name!r} is dropped"
         listed = self._written.lists.get("channels")
         if listed is not None and name in words(listed.value) and name not in self._written.components["channels"]:
             return f"channel {name!r} has no properties; add {self._agent}.channels.{name}.type = …"
@@ -78,12 +75,8 @@ class Joins:
         near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
         return f"channel {name!r} is not declared{near}"
 
-    def check_ends(
-        self, channels: list[ChannelSpec], sources: list[SourceSpec], sinks: list[SinkSpec]
-    ) -> list[ChannelSpec]:
-        """The channels to run; what is missing at one is reported. Flume drops one that nothing is joined to."""
-        joined = {name for source in sources for name in source.channels} | {sink.channel for sink in sinks}
-        joined |= set(self._overflows)
+    def check_ends(self, channels: list[ChannelSpec]) -> None:
+        """Report which channels nothing fills or nothing drains."""
         drained = {name for name, _ in self.drains}
         for spec in channels:
             fills = spec.name in self.fills or "source" in self.unjoined
@@ -97,14 +90,13 @@ class Joins:
                 text for has, text in ((fills, "no source fills it"), (drains, "no sink drains it")) if not has
             ]
             self._report.warn(spec.place, spec.path, " and ".join(missing))
-        return channels if self._report.mode != "lenient" else [spec for spec in channels if spec.name in joined]
 
     def with_overflows(self, channels: Iterable[ChannelSpec]) -> Iterator[ChannelSpec]:
         """Without the overflows that cannot be used."""
         for spec in channels:
             if spec.overflow is not None and (message := self._no_overflow(spec.overflow.channel)):
                 place = self._lines[spec.path]["overflow"].place
-                self._report.error(place, spec.path, f"overflow: {message}", otherwise="it has no overflow")
+                self._report.error(place, spec.path, f"overflow: {message}")
                 spec = replace(spec, config=spec.config.model_copy(update={"overflow": None}))
             elif spec.overflow is not None:
                 self._overflows[spec.overflow.channel] = spec.path
@@ -128,15 +120,20 @@ class Joins:
         return ""
 
     def check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
-        """Flume drops what moves more events at once than a transaction of its channel holds; here that works."""
+        """Note each source and sink that Flume does not run, as its batches exceed a transaction of its channel."""
         joins: list[tuple[str, ComponentSpec, str]] = [
             ("source", one, name) for one in sources for name in one.channels
         ]
         joins += [("sink", one, one.channel) for one in sinks]
         for kind, spec, name in joins:
             channel = self.channels.get(name)
-            if channel and (message := too_much_at_once(kind, spec, channel)):
-                self._report.error(spec.place, spec.path, message, drops=spec.path)
+            batch, reason = larger_than_transaction(kind, spec, channel) if channel else ("", "")
+            written = self._lines[spec.path].get(batch)
+            if channel and written is None:
+                written = self._lines[channel.path].get("transactionCapacity")
+            if reason and written:  # of defaults alone there is no line to name
+                message = f"Flume 1.11: {reason}, so that the {kind} does not run. Here: it runs"
+                self._report.note(written.place, spec.path, message, differs=True)
 
     def check_competition(self) -> None:
         """Say which sinks share the events of a channel, where each might have been meant to get all of them."""
@@ -165,9 +162,5 @@ class Joins:
 
     def competitors(self, channel: str, group: str | None) -> list[str]:
         """The sinks that share a consumer group, and sink groups, by name."""
-        paths = [path for path, _ in self.drains[channel, group] if not self._report.dropped(path)]
-        names = [path.rpartition(".")[2] for path in paths]
-        together = {
-            n: g for n, g in self.grouped.items() if not self._report.dropped(f"{self._agent}.sinkgroups.{g}")
-        }
-        return list(dict.fromkeys(together.get(name, name) for name in names))
+        names = [path.rpartition(".")[2] for path, _ in self.drains[channel, group]]
+        return list(dict.fromkeys(self.grouped.get(name, name) for name in names))

@@ -11,7 +11,6 @@ from pathlib import Path
 from agent.config.build import Builder
 from agent.config.diagnostics import Diagnostic, Mode, Report
 from agent.config.filters import config_filters
-from agent.config.flume import Survivors, validate
 from agent.config.parts import AGENT_WORDS
 from agent.config.properties import Property, agents_in, last_wins, parse, path_of
 from agent.config.substitution import Filter, Resolver
@@ -44,19 +43,39 @@ def load(
     is started and no server is asked. Never raises for the content of a file.
     """
     report = Report(mode)
+    spec = load_part(
+        file, agent_name, report, more=more, components=components, system=system, environment=environment
+    )
+    return None if report.failed else spec, report.diagnostics(notes=notes)
+
+
+def load_part(
+    file: str | Path,
+    agent_name: str | None,
+    report: Report,
+    *,
+    more: Sequence[Path] = (),
+    components: Components,
+    system: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AgentSpec | None:
+    """Return the agent as far as it can be built, as `load` reads it, and add everything wrong with it to `report`.
+
+    None if no agent can be chosen, or a file cannot be read.
+    """
     for fault in components.faults:
         report.warn(Place(fault.file, fault.line), "", fault.message)
-    spec = None
     texts = {str(path): _read(path, report) for path in (Path(file), *more)}
     lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
-    if None not in texts.values():
-        properties = last_wins(lines, report)
-        name = _choose(properties, agent_name, str(file), report)
-        if name is not None:
-            environment = os.environ if environment is None else environment
-            later = tuple(map(str, more))
-            spec = _agent(name, properties, Path(file), report, components, system or {}, environment, later)
-    return None if report.failed else spec, report.diagnostics(notes=notes)
+    if None in texts.values():
+        return None
+    properties = last_wins(lines, report)
+    name = _choose(properties, agent_name, str(file), report)
+    if name is None:
+        return None
+    environment = os.environ if environment is None else environment
+    later = tuple(map(str, more))
+    return _agent(name, properties, Path(file), report, components, system or {}, environment, later)
 
 
 def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) -> str | None:
@@ -73,10 +92,10 @@ def _read(file: Path, report: Report) -> str | None:
         with file.open("rb") as opened:
             content = opened.read(MAX_BYTES + 1)
     except (OSError, ValueError) as e:
-        report.fatal(place, "", f"cannot be read: {getattr(e, 'strerror', None) or e}")
+        report.error(place, "", f"cannot be read: {getattr(e, 'strerror', None) or e}")
         return None
     if len(content) > MAX_BYTES:
-        report.fatal(place, "", f"is larger than {MAX_BYTES >> 20} MiB, the largest that a configuration may be")
+        report.error(place, "", f"is larger than {MAX_BYTES >> 20} MiB, the largest that a configuration may be")
         return None
     return content.decode(encoding_of(content))
 
@@ -97,13 +116,13 @@ def _choose(properties: Mapping[str, Property], wanted: str | None, file: str, r
     there = f"the file has: {', '.join(agents)}"
     if wanted is not None and wanted not in agents:
         there = there if agents else "the file has none"
-        report.fatal(place, "", f"no agent {wanted!r}{suggestion(wanted, agents)} ({there})")
+        report.error(place, "", f"no agent {wanted!r}{suggestion(wanted, agents)} ({there})")
     elif not agents:
-        report.fatal(
+        report.error(
             place, "", "no agent in it: expected lines like a1.sources = s1, a1.channels = c1, a1.sinks = k1"
         )
     elif wanted is None and len(agents) > 1:
-        report.fatal(place, "", f"which agent? {there}; choose with -n")
+        report.error(place, "", f"which agent? {there}; choose with -n")
     else:
         return wanted or agents[0]
     return None
@@ -118,7 +137,7 @@ def _agent(
     system: Mapping[str, str],
     environment: Mapping[str, str],
     more: tuple[str, ...],
-) -> AgentSpec | None:
+) -> AgentSpec:
     filters: dict[str, Filter] = {}
     resolver = Resolver(
         properties, report, directory=file.parent, system=system, environment=environment, filters=filters
@@ -145,21 +164,9 @@ def _agent(
             mine[option] = Property(f"{name}.{option}", system[flume], Place(f"-D{flume}", 0))
     builder = Builder(name, str(file), mine, report, components)
     written = {prop.name: prop.value for prop in mine.values()}
-    spec = builder.build(_survivors(name, str(file), mine, report) if report.mode == "lenient" else None)
-    if spec is None:
-        return None
+    spec = builder.build()
     clean = report.cleaner()  # all secrets are known only now
     return replace(spec, more=more, paths=report.paths, shown={key: clean(value) for key, value in written.items()})
-
-
-def _survivors(agent: str, file: str, properties: Mapping[str, Property], report: Report) -> Survivors | None:
-    """Return the components that Flume would run; None if Flume itself fails."""
-    try:
-        left = validate({prop.name: prop.value for prop in properties.values()})[0].get(agent)
-    except ValueError as e:
-        report.fatal(Place(file, 0), agent, f"Flume itself fails on it: {e}")
-        return None
-    return left or Survivors([], [], [], [], [])
 
 
 def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], report: Report) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent.config.diagnostics import Diagnostic, Report, Severity
-from agent.config.load import chosen_agent, encoding_of, load
+from agent.config.load import chosen_agent, encoding_of, load_part
 from agent.config.properties import LINE, Property, agents_in, parse, path_of
 from agent.topology import AgentSpec
 from plugins import Caution, Components
@@ -95,14 +95,11 @@ def migrate(
     something else than what happens here is replaced, below a comment that says why and the line as it was. Above one
     that needs porting stands a comment that says so. What was replaced once is not replaced again.
     """
-    spec, found = load(file, agent_name, notes=True, components=components, system=system, environment=environment)
-    if spec is None:  # what is right of it
-        spec, _ = load(
-            file, agent_name, mode="lenient", components=components, system=system, environment=environment
-        )
+    report = Report("normal")
+    spec = load_part(file, agent_name, report, components=components, system=system, environment=environment)
     agent = chosen_agent(file, agent_name)
     about: dict[int, list[Diagnostic]] = {}
-    for one in (*found, *_left(spec)):
+    for one in (*report.diagnostics(notes=True), *_left(spec)):
         about.setdefault(one.place.line if one.place.file == str(file) else 0, []).append(one)
     lines = [Line(0, "", tuple(about.get(0, ())))] if about.get(0) else []
     try:

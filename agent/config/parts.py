@@ -28,8 +28,6 @@ class Part:
     """Its `type` line, else its first."""
     properties: dict[str, Property]
     """By option; what belongs to the agent rather than to the component gets taken out."""
-    owner: str
-    """Path of the source, channel or sink that cannot run when this is wrong."""
 
     def take(self, name: str) -> Property | None:
         """One property, taken out."""
@@ -79,25 +77,19 @@ def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Writ
     return written
 
 
-def unfinished(prop: Property, report: Report) -> bool:
-    """Whether its value holds a `${…}` without a value: that is told, and nothing can be said of the rest."""
-    return not prop.resolved and report.mode != "lenient"
-
-
 def names_in(listed: Property | None, report: Report, path: str, *, twice: str = "") -> list[str]:
     """The names of a list, each once; what is wrong with the list is reported.
 
     `twice` says what Flume does with a name that is there twice, where it does otherwise.
     """
-    if listed is None or unfinished(listed, report):
+    if listed is None or not listed.resolved:
         return []
     names = words(listed.value)
     if any("," in name for name in names):
         apart = " ".join(words(listed.value.replace(",", " ")))
         message = f"names are separated by blanks, not by commas: write {listed.name} = {apart}"
         report.error(listed.place, path, message)
-        if report.mode != "lenient":
-            names = words(listed.value.replace(",", " "))
+        names = words(listed.value.replace(",", " "))
     for name in {name for name in names if names.count(name) > 1}:
         report.warn(listed.place, path, f"{name!r} is listed twice{twice}", differs=bool(twice))
     return list(dict.fromkeys(names))
@@ -109,7 +101,7 @@ def without_remark(
     """The names without a comment behind them, for which Flume looks in vain; what is known is none."""
     start = next((row for row, name in enumerate(names) if name.startswith(("#", "//"))), len(names))
     remark = [name for name in names[start:] if name not in known]
-    if listed is None or not remark or report.mode == "lenient":
+    if listed is None or not remark:
         return names
     message = f"{' '.join(remark)!r} is taken for names, which nothing here has, and ignored, as in Flume"
     report.warn(listed.place, path, f"{message}; a comment is a line of its own, which begins with #")
@@ -117,7 +109,7 @@ def without_remark(
 
 
 def parts(
-    kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: Report, owner: str = ""
+    kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: Report
 ) -> Iterator[Part]:
     """The components that are listed and configured; those that are only one of the two are reported.
 
@@ -128,7 +120,7 @@ def parts(
     for name in names:
         if name in groups:
             place = (groups[name].get("type") or next(iter(groups[name].values()))).place
-            yield Part(kind, name, f"{path}.{name}", place, groups[name], owner or f"{path}.{name}")
+            yield Part(kind, name, f"{path}.{name}", place, groups[name])
         elif listed is not None:
             meant = _meant(name, unlisted, unlisted)
             add = f"; add {path}.{name}.type = …, or take it out of {listed.name}"
@@ -136,7 +128,7 @@ def parts(
             if kind == "channel":  # whatever names it is told so
                 report.warn(listed.place, f"{path}.{name}", f"{message} (ignored)")
                 continue
-            report.error(listed.place, f"{path}.{name}", message, drops=owner or f"{path}.{name}")
+            report.error(listed.place, f"{path}.{name}", message)
     for name in unlisted:
         message = f"is configured but not listed in {path}, so it does not run{_meant(name, bare, names)}"
         report.warn(next(iter(groups[name].values())).place, f"{path}.{name}", message)

@@ -59,14 +59,14 @@ def parse(text: str, file: str, report: Report) -> list[Property]:
                 if isinstance(element, javaproperties.KeyValue):
                     place = Place(file, first)
                     if _HALF.search(element.key + element.value):
-                        report.fatal(place, "", "half of a surrogate pair is not a character")
+                        report.error(place, "", "half of a surrogate pair is not a character")
                     else:
                         properties.append(Property(element.key.strip(BLANKS), element.value.strip(BLANKS), place))
             return properties
         except javaproperties.InvalidUEscapeError as e:
             # The parser stops here for good; a new one goes on with the next line, so that all errors are told.
             problem = f"{e.escape} is not a character: after \\u come four hexadecimal digits; a backslash is \\\\"
-            report.fatal(Place(file, start + 1), "", problem)
+            report.error(Place(file, start + 1), "", problem)
 
 
 def agents_in(names: Iterable[str]) -> list[str]:

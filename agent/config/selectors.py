@@ -50,6 +50,9 @@ class SelectorReader:
         if written is None:
             return "replicating"
         if flume := catalogue.find("selector", written.value):
+            if flume.alias == "load_balancing":
+                message = "Flume: a source with this selector does not run, as Flume does not find its configuration"
+                self._report.note(written.place, self._part.path, f"{message}. Here: it runs", differs=True)
             return cast(SelectorKind, flume.alias)
         if is_java_class(written.value):
             self._wrong(written, cannot_run("channel selector", written.value))
@@ -102,10 +105,8 @@ class SelectorReader:
         names = names_in(listed, self._report, self._part.path)
         for name in names:
             if listed and self._channels and name not in self._channels:
-                message = f"selector.{option} names {name!r}, which is none of the source's channels"
-                # Flume makes a source of which only an optional channel is missing.
-                self._wrong(listed, message, drops=option != "optional")
+                self._wrong(listed, f"selector.{option} names {name!r}, which is none of the source's channels")
         return tuple(name for name in names if name in self._channels)
 
-    def _wrong(self, prop: Property, message: str, *, drops: bool = True) -> None:
-        self._report.error(prop.place, self._part.path, message, drops=self._part.path if drops else "")
+    def _wrong(self, prop: Property, message: str) -> None:
+        self._report.error(prop.place, self._part.path, message)

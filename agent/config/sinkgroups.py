@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from agent.config import catalogue
 from agent.config.diagnostics import Report
-from agent.config.flume import java_order
-from agent.config.parts import Part, names_in, unfinished
+from agent.config.parts import Part, names_in
 from agent.config.properties import Property
 from agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
 from plugins import CommittingSink, Config, option
@@ -67,8 +66,7 @@ class SinkGroupReader:
     """Reads one sink group.
 
     `sinks` are those that run, by name, None for one that is wrong itself; `taken` the sinks of the groups before,
-    with the group. In mode `lenient` a group is read as Flume does: where Flume fails on it, it is dropped with all
-    its sinks.
+    with the group.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class SinkGroupReader:
             near = suggestion(name, known)
             tell = report.warn if near else report.note
             tell(prop.place, part.path, f"unknown option {name!r}{near} (ignored)")
-        if kind is None or listed is None or unfinished(listed, report):
+        if kind is None or listed is None or not listed.resolved:
             return None
         if not self.names:
             self._wrong(listed, "none of its sinks is there")
@@ -107,7 +105,7 @@ class SinkGroupReader:
         if not self._can_be_together(listed, kind):
             self.names = ()
             return None
-        if report.dropped(part.path) or processor is None:
+        if processor is None:
             return None
         used = tuple(name for name in self.names if kind != "failover" or name in processor.priorities)
         return SinkGroupSpec(part.name, part.path, part.place, used, processor)
@@ -119,15 +117,12 @@ class SinkGroupReader:
             assert listed is not None
             if (other := self._taken.get(name)) is not None:
                 message = f"sink {name!r} is in group {other!r} already: a sink is in one group"
-                self._report.error(listed.place, self.part.path, message, otherwise="it is left out here")
+                self._report.error(listed.place, self.part.path, message)
             elif name in self._sinks:
                 found.append(name)
             else:
-                agent = self.part.path.partition(".sinkgroups.")[0]
                 message = f"sink {name!r} is not declared{suggestion(name, list(self._sinks))}"
-                if self._report.dropped(f"{agent}.sinks.{name}"):
-                    message = f"sink {name!r} is dropped"
-                self._report.error(listed.place, self.part.path, message, otherwise="the group has the others")
+                self._report.error(listed.place, self.part.path, message)
         return tuple(found)
 
     def _kind(self) -> SinkProcessorKind | None:
@@ -138,7 +133,7 @@ class SinkGroupReader:
             return None
         if flume := catalogue.find("sink processor", written.value):
             return cast(SinkProcessorKind, flume.alias)
-        if not unfinished(written, self._report):
+        if written.resolved:
             near = suggestion(written.value, list(OPTIONS)) or f"; built are: {', '.join(OPTIONS)}"
             message = f"unknown sink processor {written.value!r}{near}"
             java = is_java_class(written.value)
@@ -175,9 +170,9 @@ class SinkGroupReader:
                 message = problem.message.replace(repr(problem.option), repr(name))
                 self._report.warn(prop.place, self.part.path, f"{message} (ignored)")
                 continue
-            if not unfinished(prop, self._report):
+            if prop.resolved:
                 message = f"{name} {problem.message}"
-                self._report.error(prop.place, self.part.path, message, otherwise="its default holds")
+                self._report.error(prop.place, self.part.path, message)
             del texts[problem.option]
         return config or OPTIONS[kind].parse(texts)[0]
 
@@ -191,7 +186,7 @@ class SinkGroupReader:
         found: dict[int, str] = {}
         given = 0
         # Without a priority, or with one that is there already, it matters in which order Flume sees the sinks.
-        for name in java_order(self.names, grown=True):
+        for name in java_order(self.names):
             line = options.get(f"priority.{name}")
             place = line.place if line else self.part.place
             number = _whole_number(line.value) if line else None
@@ -200,7 +195,7 @@ class SinkGroupReader:
                 number = given
                 if line:
                     message = f"processor.priority.{name} must be a whole number, not {line.value!r}"
-                    report.error(place, path, message, otherwise=f"it is {given}")
+                    report.error(place, path, message)
                 else:
                     message = f"processor.priority.{name} is missing, and {given} as in Flume, which counts down in "
                     message += "the order of a hash table; the sink with the highest number works"
@@ -208,7 +203,7 @@ class SinkGroupReader:
             if number in found:
                 message = f"sinks {found[number]!r} and {name!r} have the same priority, {number}: Flume never uses "
                 message += "the second; give each one of its own"
-                report.error(place, path, message, drops=self._sink_path(name))
+                report.error(place, path, message)
             else:
                 found[number] = name
         return {name: number for number, name in found.items()}
@@ -225,7 +220,7 @@ class SinkGroupReader:
                 message = (
                     f"the sinks of a group {what}, not several ({they}): leave the group out, or make one for each"
                 )
-                self._report.error(listed.place, self.part.path, message, drops=self.part.path)
+                self._report.error(listed.place, self.part.path, message)
 
         commits = next((s for s in sinks.values() if issubclass(s.cls, CommittingSink) and not s.cls.plain), None)
         if commits and len(sinks) > 1 and kind == "load_balance":
@@ -241,19 +236,29 @@ class SinkGroupReader:
                 "cannot say what another sink of the group has delivered: leave the group out, and its sinks share "
                 "the events, each exactly once (fail-over between NameNodes: name the nameservice in hdfs.path)"
             )
-            self._report.error(listed.place, self.part.path, message, drops=self.part.path)
+            self._report.error(listed.place, self.part.path, message)
         return True
 
-    def _sink_path(self, name: str) -> str:
-        sink = self._sinks[name]
-        return sink.path if sink else ""
-
     def _wrong(self, where: Property | Part, message: str) -> None:
-        """Flume fails on it, and its sinks run nowhere."""
-        self._report.error(where.place, self.part.path, message, drops=self.part.path)
-        for name in self.names:
-            if self._report.mode == "lenient" and (path := self._sink_path(name)):
-                self._report.error(where.place, path, f"group {self.part.name!r} is dropped", drops=path)
+        self._report.error(where.place, self.part.path, message)
+
+
+def java_order(names: Iterable[str]) -> list[str]:
+    """Return distinct names in the order of a java.util.HashSet that they were added to one by one."""
+    distinct = list(dict.fromkeys(names))
+    capacity = 16
+    while capacity * 0.75 < len(distinct):
+        capacity *= 2
+    return sorted(distinct, key=lambda name: _spread(name) & (capacity - 1))
+
+
+def _spread(name: str) -> int:
+    """Return java.util.HashMap's hash of a text: Java's own, its upper half folded into the lower."""
+    code = 0
+    units = name.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code ^ code >> 16
 
 
 def _whole_number(text: str) -> int | None:

@@ -89,7 +89,7 @@ class Resolver:
             outer, self._problems = self._problems, []
             text, secret = self._text(prop.value)
             for problem in self._problems:
-                self._report.error(prop.place, path_of(name), problem, otherwise="it stays as it is")
+                self._report.error(prop.place, path_of(name), problem)
             if self._problems:
                 self._unresolved.add(name)
             self._problems = outer

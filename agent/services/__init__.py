@@ -1,4 +1,4 @@
-"""Real servers (Kafka, HDFS, HBase, Solr, OpenSearch, Spark) from locked jars, without root, containers or Maven."""
+"""Real servers (Kafka, HDFS, HBase, Solr, Spark) from locked jars, without root, containers or Maven."""
 
 
 class ServiceError(Exception):

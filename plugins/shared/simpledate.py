@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
+from plugins.shared.javazones import SHORT_NAMES
+
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 _NUMBER = re.compile(r"-?\d{1,18}")
 _ISO_OFFSET = (re.compile(r"([+-])(\d\d)"), re.compile(r"([+-])(\d\d)(\d\d)"), re.compile(r"([+-])(\d\d):(\d\d)"))
@@ -24,16 +26,6 @@ _ZONES = {
 }  # fmt: skip
 """Hours east of Greenwich by the name of a zone in a text. Java 17 reads them so in English, unless the machine's own
 zone has that name."""
-_OLD_ZONES = {
-    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
-    "CAT": "Africa/Harare", "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai",
-    "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis",
-    "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan",
-    "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
-}  # fmt: skip
-"""Java's short names of time zones."""
 _NUMERIC = "yMLdDHkhKmsS"
 _KNOWN = f"{_NUMERIC}aEzZX"
 _EPOCH = datetime(1970, 1, 1)
@@ -50,9 +42,9 @@ def zone(name: str) -> tzinfo:
     """The time zone of that name, by Java's rules. ValueError for an unknown one."""
     if name in ("UTC", "GMT"):
         return UTC
-    if name not in _OLD_ZONES and name not in available_timezones():
+    if name not in SHORT_NAMES and name not in available_timezones():
         raise ValueError(f"has an unknown time zone {name!r}")
-    return ZoneInfo(_OLD_ZONES.get(name, name))
+    return ZoneInfo(SHORT_NAMES.get(name, name))
 
 
 class SimpleDateFormat:

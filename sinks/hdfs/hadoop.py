@@ -6,14 +6,12 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
+
+from plugins.shared.hadoopxml import read_properties, value_of
 
 DIRECTORIES = ("FLUME_CONF_DIR", "HADOOP_CONF_DIR")
 """Variables that name a directory with Hadoop's configuration, the first before the second, as for Flume."""
 FILES = ("core-site.xml", "hdfs-site.xml")
-_REFERENCE = re.compile(r"\$\{([^${}\s]+)\}")
-_REFERENCES = 20
-"""Depth to which values may refer to others, as in Hadoop."""
 _ANY = ("", "0.0.0.0")  # noqa: S104  # which means any address of the NameNode's own host
 
 
@@ -30,17 +28,11 @@ class Hadoop:
             places = (Path(directory, name) for variable in directories if (directory := os.environ.get(variable)))
             if (path := next((place for place in places if place.is_file()), None)) is not None:
                 self.files.append(path)
-                self._values |= _read(path)
+                self._values |= read_properties(path)
 
     def get(self, name: str, default: str = "") -> str:
-        """A property, with what it refers to in its place."""
-        value = self._values.get(name, default)
-        for _ in range(_REFERENCES):
-            changed = _REFERENCE.sub(lambda m: self._values.get(m[1], os.environ.get(m[1][4:], m[0])), value)
-            if changed == value:
-                break
-            value = changed
-        return value.strip()
+        """Return the value of a property with its references resolved."""
+        return value_of(self._values, name, default)
 
     def creation(self) -> dict[str, str]:
         """Return how Hadoop's client makes files here: `umask` in octal, `replication` and `blocksize`, where set.
@@ -166,12 +158,3 @@ def _bytes(text: str) -> str:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _read(path: Path) -> dict[str, str]:
-    try:
-        root = ElementTree.parse(path).getroot()  # noqa: S314  # the operator's own file
-    except (ElementTree.ParseError, OSError) as e:
-        raise ValueError(f"cannot read {path}: {e}") from e
-    found = ((node.findtext("name"), node.findtext("value")) for node in root.iter("property"))
-    return {name.strip(): value.strip() for name, value in found if name and value is not None}

@@ -91,9 +91,6 @@ def test_a_time_that_no_event_can_have_is_an_error_where_nobody_else_fills_the_c
     assert told(tmp_path, NETCAT, FILE, sink) == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
     assert told(tmp_path, NETCAT, KAFKA, sink) == [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {NO_TIME}"]
     assert told(tmp_path, NETCAT, KAFKA, sink, "strict") == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
-    assert told(tmp_path, NETCAT, FILE, sink, "lenient") == [
-        f"a1.sinks.k1.hdfs.path|warning|hdfs.path {NO_TIME} (each event is rejected)"
-    ]
     prefix = hdfs("/h", "hdfs.filePrefix = %H")
     assert told(tmp_path, TAILDIR, FILE, prefix) == [f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"]
 

@@ -66,10 +66,6 @@ def test_one_that_cannot_be_used_is_an_error(tmp_path: Path, instead: dict[str, 
     (error,) = [line for line in found if "overflow" in line]
     assert error.startswith("8 error a1.channels.c1: overflow: ")
     assert said in error
-    spec, found = loaded(tmp_path, text, "lenient")
-    assert spec is not None
-    assert spec.channels[0].overflow is None
-    assert any(line.startswith("8 warning") and "(it has no overflow)" in line for line in found)
 
 
 def test_two_channels_need_one_each(tmp_path: Path) -> None:
@@ -80,13 +76,6 @@ def test_two_channels_need_one_each(tmp_path: Path) -> None:
     assert said == [
         "12 error a1.channels.c0: overflow: channel 'c2' is that of a1.channels.c1 already: each needs its own"
     ]
-
-
-def test_what_flume_drops_has_its_overflow_too(tmp_path: Path) -> None:
-    spec, said = loaded(tmp_path, CONFIGURATION, "lenient")
-    assert spec is not None
-    assert [channel.name for channel in spec.channels] == ["c1", "c2"]
-    assert said == []
 
 
 def test_it_is_an_option_of_channels_in_kafka_alone(tmp_path: Path) -> None:

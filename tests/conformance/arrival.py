@@ -21,11 +21,11 @@ from agent.services import ServiceError
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.opensearch import OpenSearchCluster
 from agent.services.running import RunningAgent, until
 from agent.topology import AgentSpec, ComponentSpec, SourceSpec
 from tests.conformance import real_files
 from tests.conformance.arrival_parts import CHANNELS, SINKS, SOURCES
+from tests.fixtures.opensearch import OpenSearchCluster
 
 EVENTS = 1100
 """Each kind of line is sent so often: more than most channels hold."""

@@ -169,7 +169,7 @@ def test_flumes_directory_comes_first_and_bad_xml_is_named(tmp_path: Path, monke
     assert config.location.hosts == ["first"]
     (tmp_path / "flume" / "core-site.xml").write_text("<configuration>")
     _, problems = HdfsConfig.parse({"hdfs.path": "/logs"})
-    assert [p.message.partition(": ")[0] for p in problems] == [f"cannot read {tmp_path}/flume/core-site.xml"]
+    assert [p.message.partition(": ")[0] for p in problems] == [f"{tmp_path}/flume/core-site.xml cannot be read"]
 
 
 @pytest.mark.parametrize(

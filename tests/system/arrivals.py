@@ -14,11 +14,11 @@ from agent.services import ServiceError
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.opensearch import OpenSearchCluster
 from agent.topology import AgentSpec
 from plugins import Components
 from tests.conformance import real_files
 from tests.conformance.arrival import Collector, Run
+from tests.fixtures.opensearch import OpenSearchCluster
 
 
 class Shared:

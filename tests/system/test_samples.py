@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.opensearch import OpenSearchCluster
 from agent.services.solr import SolrCluster
 from tests.docs.samples import ON_SERVERS, run
+from tests.fixtures.opensearch import OpenSearchCluster
 from tests.system.running import unique
 
 

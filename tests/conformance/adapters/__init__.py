@@ -11,6 +11,8 @@ for each `op` of that file:
 - Return a value shaped like `expected`; compared with `==` after both went through `normalise(op, value)`, where
   the module defines it, else as they are. Put "order free" lists in order there, and drop what no case can fix
   (process ids, messages in Java's words).
+- Where we do otherwise than Flume in every case of a suite, a function `agree(got, expected)` of the module takes the
+  place of `==`: it says in which relation the two stand.
 - Where Flume raises, `expected` has `{"error": "<Java's exception>", "message": ...}`: return the like from an
   error of ours, never by looking at the single case.
 - An adapter knows no case by its id and no input by heart: it must also run cases nobody here has seen.

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.conformance.adapters import config
 
-normalise = config.normalise
+agree = config.agree
 
 
 def op_real_file(input: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from plugins import Batch, Event
 def op_selector(input: dict[str, Any]) -> Any:
     """The channels of each event."""
     place, report = Place("case", 1), Report("normal")
-    part = Part("source", "s", "a.sources.s", place, {}, "a.sources.s")
+    part = Part("source", "s", "a.sources.s", place, {})
     properties = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in input["config"].items()}
     spec = SelectorReader(part, properties, tuple(input["channels"]), report).read()
     if report.failed:

@@ -31,15 +31,15 @@ class Scripted(Sink[Config]):
 
 
 def op_sink_group(input: dict[str, Any]) -> Any:
-    """The sink that delivered at each call of `process`; the group is read as leniently as Flume reads it."""
-    report = Report("lenient")
+    """The sink that delivered at each call of `process`."""
+    report = Report("normal")
     specs = {
         name: SinkSpec(name, f"a.sinks.{name}", Scripted, Config(), {}, PLACE, channel="m") for name in input["sinks"]
     }
     texts = {"sinks": " ".join(specs)} | {f"processor.{name}": value for name, value in input["config"].items()}
     lines = {name: Property(f"a.sinkgroups.g.{name}", value, PLACE) for name, value in texts.items()}
-    group = SinkGroupReader(Part("sink group", "g", "a.sinkgroups.g", PLACE, lines, ""), specs, {}, report).read()
-    if group is None:
+    group = SinkGroupReader(Part("sink group", "g", "a.sinkgroups.g", PLACE, lines), specs, {}, report).read()
+    if group is None or report.failed:
         return {"error": [str(found) for found in report.diagnostics()]}
     channel = ChannelRunner("a.channels.m", "m", MemoryChannel(MemoryConfig(), "m"))
     letters: Any = None

@@ -12,7 +12,7 @@ from agent.config.substitution import Resolver
 
 
 def op_resolve(input: dict[str, Any]) -> Any:
-    report, environment = Report("lenient"), input.get("env", {})
+    report, environment = Report("normal"), input.get("env", {})
     lines = [prop for n, text in enumerate(input["files"]) for prop in parse(text, f"file{n}", report)]
     properties = last_wins(lines, report)
     agents = {name.partition(".")[0] for name in properties if name.endswith((".sources", ".channels", ".sinks"))}

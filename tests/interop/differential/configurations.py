@@ -188,20 +188,13 @@ def _agent(draw: random.Random, agent: str) -> list[str]:
 
 
 class Config(Operation):
-    """`FlumeConfiguration`: which components survive, with which properties, and what it complains about."""
+    """`FlumeConfiguration`: what it leaves out, `agent check` names; what it keeps has the properties of the file."""
 
     name = "config"
     known = (
         Known(
-            "An escaped blank at the end of a name makes another name",
-            lambda case: re.search(r"\\[ \t\f]", case.item) and case.theirs[0] == case.ours[0],
-        ),
-        Known(
-            "A backslash at the end of a file is a property without a name",
-            lambda case: (
-                case.item.rstrip("\n").endswith("\\")
-                and case.theirs[1] == sorted([*case.ours[1], "ERROR PROPERTY_VALUE_NULL component= key="])
-            ),
+            "The list of sink groups is split at blanks alone",
+            lambda case: re.search(r"sinkgroups\s*[ =:].*\S[\t\f]", case.item) and _are_groups(case.theirs),
         ),
     )
 
@@ -213,48 +206,50 @@ class Config(Operation):
         return mutated(draw, text, _ODD) if sometimes(draw, 0.5) else text
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(item) for item in items]
-
-    def _one(self, text: str) -> Any:
-        answer = conformance.op_config({"properties": text})
-        if "error" in answer:
-            return answer
-        report = Report("lenient")
-        properties = last_wins(parse(text, "case", report), report)
-        for name, agent in answer["agents"].items():
-            own = {
-                key.removeprefix(f"{name}."): prop for key, prop in properties.items() if key.startswith(f"{name}.")
-            }
-            if agent is not None:
-                written = sort(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
-                agent["contexts"] = {
-                    f"{kind}.{one}": {key: prop.value for key, prop in written.components[kind].get(one, {}).items()}
-                    for kind in ("sources", "channels", "sinks")
-                    for one in agent[kind]
-                }
-        return answer
+        return [{"ours": True} for _ in items]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """In any order, and of a source the channels there are; a sink or channel whose class Flume knows is kept
-        as an object, which has no properties to compare."""
-        if "error" in answer:
-            return answer["error"].partition(":")[0]
-        agents = {}
-        for name, agent in answer["agents"].items():
-            agents[name] = agent and {kind: sorted(names) for kind, names in agent.items() if kind != "contexts"}
-            for part, context in (agent or {}).get("contexts", {}).items():
-                kind, _, one = part.partition(".")
-                if one not in agent[kind]:
-                    continue
-                if (
-                    context.get("type", "").upper() in ("LOGGER", "OTHER")
-                    or context.get("config", "").upper() == "OTHER"
-                ):
-                    continue
-                if part.startswith("sources.") and "channels" in context:
-                    context["channels"] = " ".join(sorted({*words(context["channels"])} & {*agent["channels"]}))
-                agents[name][part] = context
-        return [agents, sorted(answer["errors"])]
+        """What `check` does not name of Flume's answer, and the components with other properties here."""
+        if "ours" in answer:
+            return []
+        ours = conformance.checked(item)
+        found = conformance.skipped(ours, answer)
+        if "error" not in answer and "error" not in ours:
+            found += [f"properties of {path}" for path in _other_contexts(item, answer["agents"])]
+        return found
+
+
+def _are_groups(found: list[str]) -> bool:
+    return all(".sinkgroups." in one for one in found)
+
+
+def _other_contexts(text: str, agents: Mapping[str, Any]) -> Iterator[str]:
+    """Components that Flume keeps, and whose properties we read otherwise.
+
+    Of a source only the channels there are count. A sink or channel of a class that Flume knows is kept as an object,
+    which has no properties to compare.
+    """
+    report = Report("normal")
+    properties = last_wins(parse(text, "case", report), report)
+    for name, agent in agents.items():
+        own = {key.removeprefix(f"{name}."): prop for key, prop in properties.items() if key.startswith(f"{name}.")}
+        written = sort(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
+        for part, context in (agent or {}).get("contexts", {}).items():
+            kind, _, one = part.partition(".")
+            if (
+                one not in agent[kind]
+                or context.get("type", "").upper() in ("LOGGER", "OTHER")
+                or context.get("config", "").upper() == "OTHER"
+            ):
+                continue
+            mine = {key: prop.value for key, prop in written.components[kind].get(one, {}).items()}
+            if kind == "sources":
+                there = {*agent["channels"]}
+                context, mine = (
+                    {**both, "channels": {*words(both.get("channels", ""))} & there} for both in (context, mine)
+                )
+            if context != mine:
+                yield f"{name}.{part}"
 
 
 _BEFORE = """a1.channels = c
@@ -269,7 +264,7 @@ SHOWN = ("one", "two", "three")
 
 def _in_some_order(case: Case) -> bool:
     """Whether each value of Flume's is ours where a property is there only once those before it are resolved."""
-    properties = last_wins(parse(case.settings["before"] + case.item, "case", report := Report("lenient")), report)
+    properties = last_wins(parse(case.settings["before"] + case.item, "case", report := Report("normal")), report)
     sources = {name: prop for name, prop in properties.items() if name.startswith("a1.sources")}
     others = [name for name in properties if name not in sources and name != "a1.channels.c.type"][-5:]
     left, orders = {*SHOWN}, [sources]
@@ -286,7 +281,7 @@ def _in_some_order(case: Case) -> bool:
 
 
 def _resolver(properties: Mapping[str, Property]) -> Resolver:
-    report, environment = Report("lenient"), dict(os.environ)
+    report, environment = Report("normal"), dict(os.environ)
     own = {name.removeprefix("a1."): prop for name, prop in properties.items() if name.startswith("a1.")}
     filters = config_filters("a1", own, environment, report)
     return Resolver(properties, report, directory=Path.cwd(), system={}, environment=environment, filters=filters)
@@ -341,7 +336,7 @@ class Resolve(Operation):
         return [self._one(settings["before"] + item) for item in items]
 
     def _one(self, text: str) -> Any:
-        report = Report("lenient")
+        report = Report("normal")
         properties = last_wins(parse(text, "case", report), report)
         return {"error": "IllegalArgumentException"} if report.failed else _resolved(properties)
 
