@@ -213,7 +213,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         writer = self._writer(claim)
         metadata = self.membership() or self._onlooker(claim.group).consumer_group_metadata()
         try:
-            writer.commit(claim, receipt.end, metadata)
+            writer.commit(claim, receipt.end, metadata, receipt.last.leader_epoch)
         except Conflict:
             self._drop(claim.partition)
             raise

@@ -94,7 +94,7 @@ class Writer:
         self._late = True
         return Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
 
-    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
+    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any, leader_epoch: int) -> None:
         """Count the settled records as committed."""
         self.events = 0
 
@@ -174,14 +174,18 @@ class TransactionalWriter(Writer):
             self._check()
             raise Retry(f"a transaction takes no more records: {reason(e)}") from e
 
-    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
+    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any, leader_epoch: int) -> None:
         """Make the records and the channel's offset count, both or neither.
+
+        `leader_epoch` is that of the record before `end`, negative if unknown: without one, the next owner cannot
+        notice that brokers have lost records before `end`.
 
         Conflict where it is not known whether they do, or another owner was faster; Retry where they do not.
         """
         if not self.began:
             return
-        at = TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
+        metadata = OffsetMetadata.of(claim).text()
+        at = TopicPartition(claim.topic, claim.partition, end, metadata=metadata, leader_epoch=leader_epoch)
         try:
             self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)
         except KafkaException as e:

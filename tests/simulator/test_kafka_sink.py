@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins import Batch, Channel, Conflict, Event, FlafkaError, Origin, PartitionClaim, Rejected, Retry
+from plugins import (
+    Batch,
+    Channel,
+    Conflict,
+    Event,
+    FlafkaError,
+    LastRecord,
+    Origin,
+    PartitionClaim,
+    Rejected,
+    Retry,
+)
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.processes import Process
@@ -62,10 +74,10 @@ def test_a_transaction_moves_the_group_with_its_records() -> None:
         sink = opened()
         claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
         sink.write(event(0))
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(replace(sink.stage(claim, 0, 1), last=LastRecord(leader_epoch=3)))
         at = brokers.committed(GROUP, TOPIC, 0)
         assert at is not None
-        assert at.offset == 1
+        assert (at.offset, at.leader_epoch) == (1, 3)
 
     on_brokers(body)
 

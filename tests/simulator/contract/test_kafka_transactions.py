@@ -68,14 +68,14 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(k: Side) -> None:
     producer = k.transactional(k.name("id"))
     for offset, end in ((5, producer.commit_transaction), (6, producer.abort_transaction)):
         producer.begin_transaction()
-        at = [TopicPartition(topic, 0, offset, metadata="epoch=2")]
+        at = [TopicPartition(topic, 0, offset, metadata="epoch=2", leader_epoch=0)]
         producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
         assert refused(lambda: onlooker.committed(place, timeout=0.5)).code() == KafkaError._TIMED_OUT
         before = plain.committed(place, timeout=30)[0]
         assert (before.offset, before.metadata) == ((OFFSET_INVALID, None) if offset == 5 else (5, "epoch=2"))
         end(30)
         (after,) = onlooker.committed(place, timeout=30)
-        assert (after.offset, after.metadata) == (5, "epoch=2")
+        assert (after.offset, after.metadata, after.leader_epoch) == (5, "epoch=2", 0)
 
 
 @on_both

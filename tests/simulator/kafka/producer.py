@@ -64,10 +64,12 @@ class Producer(RecordProducer):
             self._transaction = transaction
             transaction.groups[group] = None
             known = group.pending.setdefault(transaction, {})
+            epochs = {(tp.topic, tp.partition): tp.leader_epoch for tp in positions if tp.leader_epoch is not None}
             for topic, partition, offset, metadata in to_commit(positions):
                 if self.cluster.partition(topic, partition) is None:
                     raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                known[topic, partition] = group.written(offset, metadata)
+                written, place = group.written(offset, metadata), (topic, partition)
+                known[place] = written._replace(leader_epoch=epochs.get(place, -1))
 
         try:
             self._request("send_offsets_to_transaction", ask, timeout, "Failed to add offsets to transaction")
