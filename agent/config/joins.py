@@ -72,8 +72,8 @@ class Joins:
             return f"channel {name!r} has no properties; add {self._agent}.channels.{name}.type = …"
         if name in self._written.components["channels"]:
             return f"channel {name!r} is configured but not listed in {self._agent}.channels"
-        near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
-        return f"channel {name!r} is not declared{near}"
+        there = f"write one that is: {', '.join(declared)}" if declared else f"add {self._agent}.channels = …"
+        return f"channel {name!r} is not declared{suggestion(name, declared) or f'; {there}'}"
 
     def check_ends(self, channels: list[ChannelSpec]) -> None:
         """Report which channels nothing fills or nothing drains."""

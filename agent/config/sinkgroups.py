@@ -121,7 +121,10 @@ class SinkGroupReader:
             elif name in self._sinks:
                 found.append(name)
             else:
-                message = f"sink {name!r} is not declared{suggestion(name, list(self._sinks))}"
+                declared = list(self._sinks)
+                agent = self.part.path.partition(".")[0]
+                there = f"write one that is: {', '.join(declared)}" if declared else f"add {agent}.sinks = …"
+                message = f"sink {name!r} is not declared{suggestion(name, declared) or f'; {there}'}"
                 self._report.error(listed.place, self.part.path, message)
         return tuple(found)
 

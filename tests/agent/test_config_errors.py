@@ -84,7 +84,7 @@ def test_all_errors_at_once(tmp_path: Path) -> None:
         "agent.conf:7: a1.channels.c1: capacity must be a whole number, not 'many'",
         "agent.conf:9: a1.sinks.k1: limit must be at least 1, not '-1'",
         "agent.conf:10: a1.sinks.k1: unknown option 'colour'",
-        "agent.conf:11: a1.sinks.k1: channel 'c3' is not declared (declared: c1)",
+        "agent.conf:11: a1.sinks.k1: channel 'c3' is not declared; write one that is: c1",
         "agent.conf:12: a1.sinks.k1: ${nope} has no value: the file has no property 'nope'",
     ]
 
@@ -148,14 +148,14 @@ def test_each_line_that_flume_skips_is_an_error(tmp_path: Path) -> None:
     assert told(text, tmp_path) == [
         "agent.conf:3: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or take it out of "
         "a1.sinks",
-        "agent.conf:5: a1.sources.s1: channel 'nope' is not declared (declared: c1, c2)",
+        "agent.conf:5: a1.sources.s1: channel 'nope' is not declared; write one that is: c1, c2",
         "agent.conf:10: a1.sources.s2: a source has 'channels', not 'channel'",
         "agent.conf:12: a1.channels.c2: capacity must be a whole number, not 'x'",
         "agent.conf:14: a1.sinks.k2: a sink drains one channel, not 2: make one sink for each",
-        "agent.conf:14: a1.sinks.k2: channel 'c3' is not declared (declared: c1, c2)",
+        "agent.conf:14: a1.sinks.k2: channel 'c3' is not declared; write one that is: c1, c2",
         "agent.conf:15: a1.sinks.k4: Flume's 'irc' sink is not built yet; write a sink in Python: `agent template "
         "sink` prints one to start from",
-        "agent.conf:16: a1.sinks.k4: channel 'none' is not declared (declared: c1, c2)",
+        "agent.conf:16: a1.sinks.k4: channel 'none' is not declared; write one that is: c1, c2",
         "agent.conf:17: a1.sinks.k1: ${nope} has no value: the file has no property 'nope'",
     ]
 

@@ -211,7 +211,7 @@ def test_what_flume_leaves_out_in_silence_is_named(run: Run) -> None:
             "Needs porting:",
             "  line 3: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or take it out of "
             "a1.sinks",
-            "  line 10: a1.sinks.k2: channel 'c7' is not declared (declared: c1)",
+            "  line 10: a1.sinks.k2: channel 'c7' is not declared; write one that is: c1",
             "  line 13: a1.sources.r1.interceptors.i: the interceptor com.acme.Mask$Builder is a Java class, which "
             "cannot run here; an interceptor in Python may have its name: `agent template interceptor "
             "'com.acme.Mask$Builder'` prints one to start from; docs/migrating-from-flume.md says more",
