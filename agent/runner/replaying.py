@@ -179,7 +179,9 @@ class Replay:
         channel = _Span(described.path, described.name, self)
         channel.ready.set()
         letters = dead_letters_of(self.spec.name, described, self.channel, self.spec.options)
-        runner = alone.started(self.sink, channel, letters, member_id(self.spec.name, f"{self.sink.name}.replay"))
+        runner = alone.started(
+            self.sink, channel, letters, member_id(self.spec.name, f"{self.sink.name}.replay"), LEFT
+        )
         counted = runner.members[0].metrics
         try:
             goal = Goal(channel, self.channel, self.sink.group, [runner.members[0].delivery], [], ends)

@@ -28,6 +28,8 @@ from plugins.shared.kafkaclient import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
+LEFT = f"Up to {LOT} letters may be delivered and are not noted as replayed"
+"""Ends the messages of a replay that runs a sink itself and does not come to its end."""
 ANSWER_SECONDS = 60.0
 TRANSACTION_SECONDS = 30
 """A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
@@ -268,12 +270,11 @@ class ThroughSink(Replayer):
         assert config is not None
         runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))
         runner.ready.set()
-        return alone.started(spec, runner, self.letters, spec.path)
+        return alone.started(spec, runner, self.letters, spec.path, LEFT)
 
     @staticmethod
     def _await(sink: SinkRunner) -> None:
-        left = f"Up to {LOT} letters may be delivered and are not noted as replayed"
-        alone.wait(sink, lambda: not sink.channel.metrics.get("ChannelSize"), left)
+        alone.wait(sink, lambda: not sink.channel.metrics.get("ChannelSize"), LEFT)
 
     @staticmethod
     def _stop(sink: SinkRunner | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -26,12 +28,18 @@ class Hangs(Retry):
     """A sink that neither delivers nor fails. Its threads may never end, and Python waits for them at its own end."""
 
 
-def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member: str) -> SinkRunner:
-    """Start the sink in draining mode, which flushes at once, and return its runner."""
+def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member: str, left: str) -> SinkRunner:
+    """Start the sink in draining mode, which flushes at once, and return its runner.
+
+    From here on the first Ctrl-C raises KeyboardInterrupt, with a warning that ends with what is `left`, and the
+    second one ends the process.
+    """
     sink = SinkRunner([spec], channel, letters, member)
     sink.draining.set()
     for one in sink.members:
         one.sink.read_back = True
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, functools.partial(_interrupted, sink, left))
     sink.start()
     return sink
 
@@ -40,23 +48,24 @@ def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = L
     """Return once it is over. Raises Retry, which ends with what is `left`, where the sink fails for too long, and
     Hangs where it does nothing for too long."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    try:
-        while not over():
-            if not sink.failing():
-                deadline = time.monotonic() + PATIENCE_SECONDS
-            if time.monotonic() > deadline:
-                why = sink.members[0].metrics.last_error
-                raise Retry(f"the replay stopped, {sink.path} does not deliver: {why}. {left}")
-            if hangs(sink):
-                raise Hangs(
-                    f"the replay stopped, {sink.path} hangs: for {HANG_SECONDS:.0f} s it has been in "
-                    f"{at_work(sink.thread)}. {left}"
-                )
-            sink.stopping.wait(every)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, _end_at_once)  # an exception might come before the stop, which waits once more
-        sink.log.warning("interrupted: what it has taken is delivered first; Ctrl-C again ends at once. %s", left)
-        raise
+    while not over():
+        if not sink.failing():
+            deadline = time.monotonic() + PATIENCE_SECONDS
+        if time.monotonic() > deadline:
+            why = sink.members[0].metrics.last_error
+            raise Retry(f"the replay stopped, {sink.path} does not deliver: {why}. {left}")
+        if hangs(sink):
+            raise Hangs(
+                f"the replay stopped, {sink.path} hangs: for {HANG_SECONDS:.0f} s it has been in "
+                f"{at_work(sink.thread)}. {left}"
+            )
+        sink.stopping.wait(every)
+
+
+def _interrupted(sink: SinkRunner, left: str, *_: object) -> NoReturn:
+    signal.signal(signal.SIGINT, _end_at_once)  # an exception might come before the stop, which waits once more
+    sink.log.warning("interrupted: what it has taken is delivered first; Ctrl-C again ends at once. %s", left)
+    raise KeyboardInterrupt
 
 
 def _end_at_once(*_: object) -> NoReturn:
