@@ -239,8 +239,9 @@ def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
 )
 def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, says: str) -> None:
     sink = sinks(**{"hdfs.proxyUser": "u"})
+    own = sink.resume(OWN, 0).claim
     sink.write(records(0, 2))
-    receipt = sink.stage(OWN, 0, 2)
+    receipt = sink.stage(own, 0, 2)
     fake.refuse = lambda host, op: answer if op == "MKDIRS" else None
     with pytest.raises(Retry, match=says) as refused:
         sink.commit(receipt)
