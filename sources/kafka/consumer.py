@@ -13,8 +13,10 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 
 from plugins import FlafkaError, Metrics
 from plugins.shared.kafkaclient import CONNECT_SECONDS
-from plugins.shared.kafkaoffsets import committed, watermarks
+from plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
+from plugins.shared.offsets import OffsetMetadata
 from plugins.shared.polling import Poller, weight
+from sources.kafka.topicids import TopicIds
 
 POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5
@@ -60,6 +62,9 @@ class TopicConsumer(Poller):
         self._taken: dict[Place, Position] = {}
         self._stored: dict[Place, Position] = {}
         self._committed: dict[Place, Position] = {}
+        self._topic_ids = TopicIds(properties)
+        self._ids: dict[Place, str] = {}
+        """Ids of the topics that the positions belong to; empty while unknown. Kept when partitions are revoked."""
         self._complaints: set[str] = set()
         self._commit_due = 0.0
         self._queued = 0
@@ -114,9 +119,11 @@ class TopicConsumer(Poller):
             self.subscribe(self._topics)
 
     def turn(self) -> None:
-        """Look for new topics, and commit, each when it is due."""
+        """Look for new and for recreated topics, and commit, each when it is due."""
         if self._matches is not None and time.monotonic() >= self._look_due:
             self._look()
+        for topic, id in self._topic_ids.poll({topic for topic, _ in self._turns}).items():
+            self._compare(topic, id)
         if time.monotonic() >= self._commit_due:
             self._commit()
 
@@ -147,6 +154,7 @@ class TopicConsumer(Poller):
     def received(self, messages: Sequence[Message]) -> None:
         """Keep records until they are taken."""
         failed: list[tuple[Message, KafkaError]] = []
+        turn = self._turn
         with self.changed:
             for message in messages:
                 if (error := message.error()) is not None:
@@ -156,11 +164,14 @@ class TopicConsumer(Poller):
                     self._queued += weight(message)
             self.changed.notify_all()
         for message, error in failed:
-            self._on_error(message, error)
+            if self._turns.get(_place(message), turn) <= turn:  # later: of the topic that was deleted
+                self._on_error(message, error)
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             topic, partition = _place(message)
+            if self._compare(topic, self._topic_ids.get(topic)):
+                return
             offset, at = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
             low, _ = watermarks(self.consumer, at, ANSWER_SECONDS)
             lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
@@ -170,9 +181,7 @@ class TopicConsumer(Poller):
                 *(self.group, offset, topic, partition, lost, low),
             )
             self._metrics.add("KafkaOffsetLostCount")
-            # The client has given the partition up, and refuses to seek in it.
-            self.consumer.incremental_unassign([at])
-            self.consumer.incremental_assign([at])
+            self._begin_at([at])
             return
         self.refuse_fenced(error)
         topic = message.topic() or ""
@@ -181,6 +190,40 @@ class TopicConsumer(Poller):
         if (text := self.explained(error, topic)) not in self._complaints:
             self._complaints.add(text)
             self._log.warning("group %s: %s", self.group, text)
+
+    def _compare(self, topic: str, id: str) -> bool:
+        """Read a topic that has that id now from its first record if it was created again. Return True if it was.
+
+        The client takes the new topic for the deleted one: it would skip the records before the old position.
+        """
+        owned = sorted(place for place in self._turns if place[0] == topic)
+        stale = {place for place in owned if id and self._ids[place] not in ("", id)}
+        if id:
+            self._ids.update(dict.fromkeys(owned, id))
+        if not stale:
+            return False
+        self._drop_queued(stale)
+        with self.changed:
+            self._turn += 1
+            for place in stale:
+                for positions in (self._taken, self._stored, self._committed):
+                    positions.pop(place, None)
+                self._turns[place] = self._turn
+        self._log.error(
+            "topic %s was deleted and created again: group %s begins with the first record of partitions %s; what it "
+            "had not read of the deleted topic is lost",
+            *(topic, self.group, ", ".join(str(partition) for _, partition in sorted(stale))),
+        )
+        self._metrics.add("KafkaOffsetLostCount", len(stale))
+        self._begin_at([TopicPartition(*place, OFFSET_BEGINNING) for place in sorted(stale)])
+        return True
+
+    def _begin_at(self, starts: list[TopicPartition]) -> None:
+        # The client refuses to seek in a partition that it has given up.
+        self.consumer.incremental_unassign(starts)
+        self.consumer.incremental_assign(starts)
+        if self._paused:
+            self.consumer.pause(starts)
 
     def _commit(self) -> None:
         self._commit_due = time.monotonic() + COMMIT_SECONDS
@@ -192,7 +235,10 @@ class TopicConsumer(Poller):
             }
         if not ready:
             return
-        offsets = [TopicPartition(topic, partition, p.offset) for (topic, partition), p in ready.items()]
+        offsets = [
+            TopicPartition(*place, position.offset, metadata=OffsetMetadata(topic_id=self._ids[place]).text())
+            for place, position in ready.items()
+        ]
         try:
             with self._metrics.timed("KafkaCommitTimer"):
                 self.consumer.commit(offsets=offsets, asynchronous=False)
@@ -208,13 +254,18 @@ class TopicConsumer(Poller):
         with self.changed:
             self._turn += 1
         for tp in committed(self.consumer, partitions, ANSWER_SECONDS):
+            place = tp.topic, tp.partition
             offset = tp.offset if tp.offset >= 0 else self._beginning(tp)
-            starts.append(TopicPartition(tp.topic, tp.partition, offset))
+            starts.append(TopicPartition(*place, offset))
+            # A member that has not noticed yet commits offsets of a deleted topic to the new one.
+            of = OffsetMetadata.parse(metadata_of(tp)).topic_id if tp.offset >= 0 else ""
+            self._ids[place] = of or self._ids.get(place, "")
             with self.changed:
-                self._turns[tp.topic, tp.partition] = self._turn
+                self._turns[place] = self._turn
                 if tp.offset < 0 <= offset:
                     # A crash before the first commit would else begin at an even later end, and pass over events.
-                    self._stored[tp.topic, tp.partition] = Position(self._turn, offset)
+                    self._stored[place] = Position(self._turn, offset)
+        self._topic_ids.ask_anew()
         return starts
 
     def _beginning(self, tp: TopicPartition) -> int:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections import Counter
+from threading import Timer
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -83,6 +84,41 @@ def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
         lambda _, some: produce(kafka_cluster, topic, list(some)),
         failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
     )
+
+
+def test_the_source_reads_a_topic_that_was_created_again_from_its_first_record(kafka_cluster: KafkaCluster) -> None:
+    topic = create(kafka_cluster, unique("again"), 1)
+    produce(kafka_cluster, topic, [b"old"] * 5)
+    config, problems = KafkaSource.config_class.parse(
+        {
+            "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+            "kafka.topics": topic,
+            "kafka.consumer.group.id": topic,
+            "kafka.consumer.auto.offset.reset": "earliest",
+        }
+    )
+    assert not problems
+    source = KafkaSource(config)
+    new, read = {b"new %d" % number for number in range(60)}, list[bytes]()
+    source.open()
+    watchdog = Timer(180, source.stopping.set)
+    watchdog.start()
+    try:
+        for batch in source.batches():
+            read += batch.bodies.to_pylist()
+            source.stored(batch)
+            if read == [b"old"] * 5:
+                admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+                admin.delete_topics([topic])[topic].result(20)
+                until(lambda: topic not in admin.list_topics(timeout=20).topics, f"{topic} to be gone")
+                create(kafka_cluster, topic, 1)
+                produce(kafka_cluster, topic, sorted(new))
+            elif new <= set(read):
+                break
+    finally:
+        watchdog.cancel()
+        source.close()
+    assert new <= set(read)
 
 
 @exercises("sink kafka")
