@@ -63,8 +63,8 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """Show, per partition, the committed offset, the lag in records and the member that reads it.
 
-    An offset of a topic that was deleted since, and perhaps created again, counts as none. If brokers have lost
-    records that the group had read, the reset that it needs is on standard error.
+    An offset of a topic or partition that was deleted since, and perhaps created again, counts as none. If brokers
+    have lost records that the group had read, the reset that it needs is on standard error.
     """
     from kafka.admin import OffsetSpec
 
@@ -76,12 +76,13 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         owners = _owners(_members(admin, name))
         if not committed and not owners:
             raise click.ClickException(f"group {name} has committed nothing, and nobody reads in it")
-        keys = sorted({*committed, *owners})
-        end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST)) if keys else {}
-        ids = _topic_ids(admin, keys)
+        ids = _topic_ids(admin, {*committed, *owners})
+        if not (keys := sorted(ids)):
+            raise click.ClickException(f"all partitions in which group {name} has offsets were deleted")
+        end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
     rows = []
     for key in keys:
-        offset = _offset(committed.get(key), ids[key.topic])
+        offset = _offset(committed.get(key), ids[key])
         lag = None if offset is None else max(end[key].offset - offset, 0)
         member = owners.get(key, {})
         epoch = _said(committed.get(key)).epoch or None
@@ -90,7 +91,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     columns = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
     show(columns, rows, as_json=as_json)
     for key, at in sorted(committed.items()):
-        if (lost := _said(at).lost) and _offset(at, ids[key.topic]) is not None:
+        if key in ids and (lost := _said(at).lost) and _offset(at, ids[key]) is not None:
             claim = PartitionClaim("", key.topic, "", name, _said(at).epoch, key.partition)
             brokers = {"group": bootstrap_server} if bootstrap_server else {}
             click.echo(with_brokers(str(RecordsLost(claim, at.offset, lost)), brokers), err=True)
@@ -139,11 +140,10 @@ def reset(
         if members := _members(admin, name):
             raise click.ClickException(_still_reading(name, members))
         committed = _committed(admin, name)
-        keys = _selected(admin, topics) if topics else sorted(committed)
-        if not keys:
-            raise click.ClickException(f"group {name} has committed nothing yet: name a --topic")
-        ids = _topic_ids(admin, keys)
-        moves = _plan(admin, name, keys, position, committed, ids)
+        ids = _topic_ids(admin, _selected(admin, topics) if topics else committed)
+        if not ids:
+            raise click.ClickException(f"group {name} has no offset in any partition there is: name a --topic")
+        moves = _plan(admin, name, sorted(ids), position, committed, ids)
         show(_Move._fields, moves, as_json=as_json)
         confirm(f"move group {name} on {len(moves)} partitions?", yes)
         _commit(admin, name, moves, committed, ids, new_ids=new_ids)
@@ -194,7 +194,7 @@ def _plan(
     keys: "list[TopicPartition]",
     position: "int | datetime | str",
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
-    ids: Mapping[str, str],
+    ids: "Mapping[TopicPartition, str]",
 ) -> list[_Move]:
     from kafka.admin import OffsetSpec
 
@@ -210,7 +210,7 @@ def _plan(
     elif position == "current":
         target = {}
         for key in keys:
-            if (at := _offset(committed.get(key), ids[key.topic])) is None:
+            if (at := _offset(committed.get(key), ids[key])) is None:
                 place = f"{key.topic}-{key.partition}"
                 raise click.ClickException(f"group {name} has no offset in {place}: --to needs another value")
             target[key] = at
@@ -224,7 +224,7 @@ def _plan(
             )
         now = committed.get(key)
         epoch = next_epoch(_said(now).epoch)
-        moves.append(_Move(key.topic, key.partition, _offset(now, ids[key.topic]), target[key], epoch))
+        moves.append(_Move(key.topic, key.partition, _offset(now, ids[key]), target[key], epoch))
     return moves
 
 
@@ -233,7 +233,7 @@ def _commit(
     name: str,
     moves: list[_Move],
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
-    ids: Mapping[str, str],
+    ids: "Mapping[TopicPartition, str]",
     *,
     new_ids: bool,
 ) -> None:
@@ -245,7 +245,7 @@ def _commit(
         key = TopicPartition(move.topic, move.partition)
         said = _said(committed.get(key))  # the commit log of a sink stays where it is
         scheme = move.epoch if new_ids else max(said.ids, OffsetMetadata().ids)
-        text = OffsetMetadata(move.epoch, ids[move.topic], scheme, said.record).text()
+        text = OffsetMetadata(move.epoch, ids[key], scheme, said.record).text()
         offsets[key] = OffsetAndMetadata(move.new_offset, text + NUL, None)
     for _ in range(TRIES):
         _write(admin, name, offsets)
@@ -288,14 +288,20 @@ def _offset(committed: "OffsetAndMetadata | None", topic_id: str) -> int | None:
     return committed.offset if committed and _said(committed).topic_id in ("", topic_id) else None
 
 
-def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> dict[str, str]:
-    """By topic, as librdkafka writes them."""
-    found = admin.describe_topics(sorted({key.topic for key in keys}))
-    refuse_errors(found)
+def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> "dict[TopicPartition, str]":
+    """Return the topic id, as librdkafka writes it, of each of these partitions that exists.
+
+    Groups keep offsets of partitions that are gone, as where a topic was created again with fewer of them.
+    """
+    keys = set(keys)
+    found = admin.describe_topics(sorted({key.topic for key in keys})) if keys else []
+    refuse_errors(found, ignore="UnknownTopicOrPartitionError")
     ids = {one["name"]: one.get("topic_id") for one in found}  # brokers before Kafka 2.8 have none
+    there = {(one["name"], part["partition_index"]) for one in found for part in one["partitions"]}
     return {
-        name: base64.b64encode(uuid.UUID(str(id)).bytes).decode().rstrip("=") if id else ""
-        for name, id in ids.items()
+        key: base64.b64encode(uuid.UUID(str(id)).bytes).decode().rstrip("=") if (id := ids[key.topic]) else ""
+        for key in keys
+        if (key.topic, key.partition) in there
     }
 
 
