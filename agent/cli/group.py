@@ -61,8 +61,9 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 @json_option
 @file_group.or_of_files(file_group.describe)
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
-    """Show, per partition, the committed offset, the lag in records and the member that reads it.
+    """Show, per partition, the committed offset, the lag in offsets and the member that reads it.
 
+    The lag is that of Kafka's own tool: the ends of transactions count, so it may stay above the lag of `agent top`.
     An offset of a topic or partition that was deleted since, and perhaps created again, counts as none. If brokers
     have lost records that the group had read, the reset that it needs is on standard error.
     """
