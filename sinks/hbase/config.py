@@ -148,7 +148,7 @@ class HBaseConfig(BulkConfig):
     deposit_headers: bool = option(
         False,
         name="serializer.depositHeaders",
-        description="Write each header into the column of its name as well.",
+        description="Write each header into the column of its name as well, unless the body fills that column.",
     )
     charset: str = option(
         "UTF-8", name="serializer.charset", description="Character set of the bodies. Only `UTF-8` is possible."

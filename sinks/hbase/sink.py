@@ -285,7 +285,15 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             yield {column: text.encode() for column, text in held if text is not None} if matched else None
 
     def _headers(self, batch: Batch) -> list[Cells]:
-        return [{self._column(name): value.encode() for name, value in event.headers.items()} for event in batch]
+        """Return the cells of each event's headers, without the columns that the body fills.
+
+        Senders choose the names of headers: one with the name of payloadColumn would replace the body.
+        """
+        own, made = set(self._columns), []
+        for event in batch:
+            cells = {self._column(name): value.encode() for name, value in event.headers.items()}
+            made.append({column: value for column, value in cells.items() if column not in own})
+        return made
 
     def _column(self, qualifier: str) -> bytes:
         return f"{self.config.column_family}:{qualifier}".encode()

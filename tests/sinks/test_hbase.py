@@ -134,6 +134,27 @@ def test_an_event_that_makes_no_cell_is_rejected() -> None:
     assert [row.key for row in sink._made] == [b"k1", b"k3"]
 
 
+@pytest.mark.parametrize(
+    ("properties", "cells"),
+    [
+        ({}, {b"f:pCol": b"a", b"f:host": b"h"}),
+        (
+            {"serializer": "regex", "serializer.regex": "(a)(b)?", "serializer.colNames": "x,y"},
+            {b"f:x": b"a", b"f:pCol": b"v", b"f:host": b"h"},
+        ),
+    ],
+)
+def test_a_header_with_the_name_of_a_column_of_the_body_does_not_replace_it(
+    properties: dict[str, str], cells: dict[bytes, bytes]
+) -> None:
+    config, _ = HBaseConfig.parse({**NEEDED, "serializer.depositHeaders": "true", **properties})
+    assert config is not None
+    sink = HBaseSink(config)
+    events = Batch.of([Event(b"a", {"pCol": "v", "x": "v", "y": "v", "host": "h"})])
+    assert sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 1))) == {}
+    assert sink._made[0].cells == (cells if properties else cells | {b"f:x": b"v", b"f:y": b"v"})
+
+
 def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
     properties = {"serializer.regex": "((?:a|aa)+(?!a)|k)", "serializer.colNames": "v"}
