@@ -152,6 +152,14 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         if self.url is None and self.morphline_file is None:
             raise ValueError("is required: add url = http://host:8983/solr/<collection>")
 
+    @agreement("body_field", "id_field", "morphline_file")
+    def _keeps_the_body(self) -> None:
+        if self.morphline_file is None and self.body_field == self.id_field:
+            raise ValueError(
+                f"must be another field than idField, {self.id_field!r}: it gets documentId, and the body would be "
+                "stored nowhere. Name a field for the body, or none"
+            )
+
     @agreement("morphline_file", "morphline_id", "variables", "url")
     def _check_morphline(self) -> None:
         if self.morphline_file is not None and (morphline := self.checked()) is not None:

@@ -187,6 +187,8 @@ def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"url": "http://u:p@h/solr/c"}, "url: must be the address alone"),
         ({"field.a_s": "%[uuid]"}, "field.a_s: %[uuid] is none of"),
         ({"username": "u"}, "username: must be set together with password"),
+        ({"bodyField": "id"}, "bodyField: must be another field than idField, 'id'"),
+        ({"idField": "body_t"}, "bodyField: must be another field than idField, 'body_t'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
