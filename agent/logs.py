@@ -12,8 +12,14 @@ from typing import TextIO
 
 FORM, LEVEL = "FLAFKA_LOG_FORMAT", "FLAFKA_LOG_LEVEL"
 """Environment variables: what the command line does not say; processes that the agent starts go by them."""
-_QUIET = ("kafka", "urllib3", "uvicorn", "pyhdfs")
-"""Libraries that have only their warnings to say."""
+_QUIET = {
+    "kafka": logging.WARNING,
+    "urllib3": logging.WARNING,
+    "urllib3.connection": logging.ERROR,  # warns with a traceback of each answer that ends within its headers
+    "uvicorn": logging.WARNING,
+    "pyhdfs": logging.WARNING,
+}
+"""Loggers of libraries, and the least level of what they log."""
 
 
 class _Plain(logging.Formatter):
@@ -73,5 +79,5 @@ def log_to_stderr(
     if keep is not None:
         handler.addFilter(keep)
     logging.basicConfig(level=level, handlers=[handler])
-    for chatty in _QUIET:
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(least)

@@ -6,11 +6,14 @@ import json
 import logging
 import os
 import re
+import socket
 import sys
+import threading
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+import requests
 
 from agent import logs
 from agent.config import load
@@ -55,6 +58,25 @@ def test_json_has_one_object_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert second["traceback"].endswith("ValueError: x")
     # What the agent starts goes by the same.
     assert (os.environ[logs.LEVEL], os.environ[logs.FORM]) == ("DEBUG", "json")
+
+
+def test_an_answer_that_ends_within_its_headers_is_not_logged_by_urllib3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(monkeypatch, "DEBUG")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nC")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        requests.get(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout=30)
+        answering.join()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_component_is_named_by_its_path(tmp_path: Path) -> None:
