@@ -79,7 +79,9 @@ class HBaseConfig(BulkConfig):
         60_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
     )
     create_table: bool = option(
-        False, name="createTable", description="Create the table, with columnFamily, if it does not exist."
+        False,
+        name="createTable",
+        description="Create the table, with columnFamily, if it does not exist, at the start or later.",
     )
     row_key: str | None = option(
         None,

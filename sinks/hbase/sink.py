@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from plugins.shared.regex import TooSlow
 from sinks.bulk import BulkSink, pieces
 from sinks.hbase.config import HBaseConfig
 from sinks.hbase.differences import HBASE
-from sinks.hbase.thrift import Cells, HBase
+from sinks.hbase.thrift import Cells, HBase, TableMissing
 from sinks.templates import readable
 
 LONGEST_KEY = 32_767
@@ -85,11 +86,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     def open(self) -> None:
         """Reach the Thrift server and look at the table; create it where that is asked for."""
         self._hbase = self._connect()
-        if self.config.create_table and self._hbase.families(self.config.table) is None:
-            self._hbase.create(self.config.table, self.config.column_family)
-            self.log.info("created table %s", self.config.table)
-        if trouble := self._trouble(self._hbase):
-            raise Retry(trouble)
+        self._ensure_table(self._hbase)
 
     def close(self) -> None:
         """Drop what was not flushed, and close the connections."""
@@ -120,6 +117,14 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             timeout=config.timeout,
             metrics=self.metrics,
         )
+
+    def _ensure_table(self, hbase: HBase) -> None:
+        """Create the table where createTable asks for it. Raises Retry if the table or its family is missing."""
+        if self.config.create_table and hbase.families(self.config.table) is None:
+            hbase.create(self.config.table, self.config.column_family)
+            self.log.info("created table %s", self.config.table)
+        if trouble := self._trouble(hbase):
+            raise Retry(trouble)
 
     def _trouble(self, hbase: HBase) -> str | None:
         """Return a sentence about what is wrong with the table."""
@@ -231,7 +236,12 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     def _put(self, rows: Sequence[Row]) -> dict[EventId, str]:
         assert self._hbase is not None
         cells = [(row.key, row.cells) for row in rows]
-        self._hbase.put(self.config.table, rows[0].time, cells, wal=self.config.enable_wal)
+        put = partial(self._hbase.put, self.config.table, rows[0].time, cells, wal=self.config.enable_wal)
+        try:
+            put()
+        except TableMissing:  # dropped since the sink was opened, which nothing but a restart would open again
+            self._ensure_table(self._hbase)
+            put()
         if self.read_back:
             self._check_shown(self._hbase, rows)
         return {}

@@ -39,6 +39,10 @@ _FAILED = re.compile(
 """Message of Java's RetriesExhaustedWithDetailsException: of the cause, the simple class name or only the message."""
 
 
+class TableMissing(Retry):
+    """HBase answered that there is no table of that name."""
+
+
 class HBase:
     """The Thrift servers of one HBase, safe for threads. Raises Retry with a sentence for whatever may pass.
 
@@ -82,7 +86,10 @@ class HBase:
                 raise answer.retry(f"create table {table!r}", table) from answer
 
     def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
-        """Write these rows with one timestamp, in ms. Raises Refused where one of them can never be written."""
+        """Write these rows with one timestamp, in ms.
+
+        Raises Refused where one of them can never be written, and TableMissing where there is no such table.
+        """
 
         mutation, of_row = self._thrift.Mutation, self._thrift.BatchMutation
         changes: dict[bytes, list[Any]] = {}
@@ -193,8 +200,10 @@ class _Answer(Exception):
         super().__init__(self.line)
 
     def retry(self, doing: str, table: str = "") -> Retry:
-        """Return the Retry for a caller that was `doing` something with a table."""
-        return Retry(f"HBase cannot {doing}: {self._cause(table)}")
+        """Return the Retry for a caller that was `doing` something with a table; TableMissing where it is none."""
+        cause = self._cause(table)
+        kind = TableMissing if cause == TROUBLES["TableNotFoundException"] else Retry
+        return kind(f"HBase cannot {doing}: {cause}")
 
     def _cause(self, table: str) -> str:
         known = (sentence for name, sentence in (TROUBLES | PASSING).items() if name in self.line)

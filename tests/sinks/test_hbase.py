@@ -15,7 +15,7 @@ from agent.services.running import until
 from plugins import Batch, Event, Origin, Retry
 from plugins.shared import regex
 from sinks.hbase import HBaseConfig, HBaseSink
-from sinks.hbase.thrift import Cells, _Answer
+from sinks.hbase.thrift import Cells, TableMissing, _Answer
 
 NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
 
@@ -278,6 +278,52 @@ def test_after_a_failure_no_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -
     assert done < 4, "what had not begun never does"
 
 
+class Dropped(Table):
+    """A table that is dropped at the first call; `created` counts how often it was created since."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.there, self.created = True, 0
+
+    def families(self, table: str) -> set[str] | None:  # type: ignore[override]
+        return {"f"} if self.there else None
+
+    def create(self, table: str, family: str) -> None:
+        self.there, self.created = True, self.created + 1
+
+    def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
+        if not self.there:
+            raise TableMissing("HBase cannot write to table 't': there is no such table")
+        super().put(table, timestamp, rows, wal=wal)
+
+
+def test_a_table_that_is_dropped_while_the_sink_runs_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Dropped()
+    sink = opened(table, monkeypatch, createTable="true")
+    table.there = False
+    sink.write(batch_of(7, ["", ""]))
+    sink.flush()
+    sink.close()
+    assert (table.created, [len(keys) for keys in table.calls]) == (1, [2])
+
+
+def test_a_table_that_is_dropped_while_the_sink_runs_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Dropped()
+    sink = opened(table, monkeypatch)
+    table.there = False
+    sink.write(batch_of(7, [""]))
+    with pytest.raises(Retry, match="has no table 't': add createTable = true, or run in its shell: create 't', 'f'"):
+        sink.flush()
+    sink.reset()
+    table.there = True
+    sink.write(batch_of(7, [""]))
+    sink.flush()
+    sink.close()
+    assert (table.created, [len(keys) for keys in table.calls]) == (0, [1])
+
+
 def test_it_travels_to_an_executor() -> None:
     config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", "serializer.regex": "(?<a>.*)"})
     assert config is not None
@@ -311,4 +357,6 @@ FAILED = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException: F
 )
 def test_an_answer_is_told_with_its_cause(line: str, words: str) -> None:
     error = SimpleNamespace(message=f"{line}\n\tat org.apache.Some.java".encode())
-    assert str(_Answer(error).retry("write to table 't1'", "t1")) == f"HBase cannot write to table 't1': {words}"
+    retry = _Answer(error).retry("write to table 't1'", "t1")
+    assert str(retry) == f"HBase cannot write to table 't1': {words}"
+    assert isinstance(retry, TableMissing) == (words == "there is no such table")

@@ -171,17 +171,30 @@ def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(ta
     sink.write(events([b"a"]))
     with pytest.raises(Retry, match=r"HBase cannot write .*: the table has no such column family"):
         sink.flush()
-    for gone, words in ((False, "or the table is disabled"), (True, "there is no such table")):
+    disabled, gone_since = (
+        r"HBase cannot write .*: .*or the table is disabled",
+        r"HBase has no table .*: add createTable",
+    )
+    for gone, words in ((False, disabled), (True, gone_since)):
         sink.reset()
         with table.connected() as connection:
             connection.delete_table(table.name) if gone else connection.disable_table(table.name)
         sink.write(events([b"a"]))
-        with pytest.raises(Retry, match=rf"HBase cannot write .*: .*{words}"):
+        with pytest.raises(Retry, match=words):
             sink.flush()
     sink.reset()
     table.create()
     assert deliver(sink, events([b"a"])) == {}
     assert table.rows() == {b"app-0-0-0": {b"f:pCol": b"a"}}
+
+
+def test_a_table_that_is_dropped_while_the_sink_runs_is_created_again(table: Table) -> None:
+    sink = table.sink(createTable="true")
+    assert deliver(sink, events([b"a"])) == {}
+    with table.connected() as connection:
+        connection.delete_table(table.name, disable=True)
+    assert deliver(sink, events([b"b"], offset=1)) == {}
+    assert table.rows() == {b"app-0-1-0": {b"f:pCol": b"b"}}
 
 
 def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table) -> None:
