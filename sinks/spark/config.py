@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import pydantic
 
-from plugins import Config, agreement, option
+from plugins import Config, Problem, agreement, option
 from plugins.problems import suggestion
-from sinks.spark.loading import load
+from sinks.spark.loading import SessionNeeded, load
 
 
 class Output(Config):
@@ -94,9 +95,21 @@ class SparkSinkConfig(Config):
         "have to reach it, as in hdfs://host:port/…. If unset, it is in the agent's state directory.",
     )
 
+    _unknown: str = pydantic.PrivateAttr("")
+    """Reason why the function could not be looked up; empty where it was found."""
+
     @agreement("processor", "path")
     def _loads(self) -> None:
-        load(self.processor, self.path)
+        try:
+            load(self.processor, self.path)
+        except SessionNeeded as e:  # the driver imports it with a session
+            self._unknown = str(e)
+
+    def cautions(self) -> Iterator[Problem]:
+        """Yield a note if the function is not known before the agent starts."""
+        yield from super().cautions()
+        if self._unknown:
+            yield Problem("processor", f"is checked only when the agent starts: {self._unknown}", note=True)
 
     @pydantic.field_validator("checkpoint")
     @classmethod

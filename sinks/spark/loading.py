@@ -17,8 +17,19 @@ from plugins.problems import suggestion
 Processor = Callable[[Any, dict[str, str]], Any]
 
 
+_NO_SESSION = "[SESSION_OR_CONTEXT_NOT_EXISTS]"
+"""Begin of PySpark's message where a call needs a session and there is none."""
+
+
+class SessionNeeded(ValueError):
+    """The module cannot be imported without a Spark session, so what is in it is not known here."""
+
+
 def load(processor: str, path: str | None) -> Processor:
-    """The function that `module:function` names. ValueError says what is wrong with it."""
+    """Return the function that `module:function` names. ValueError says what is wrong with it.
+
+    Raises SessionNeeded if the module needs a session when it is imported, and this process has none.
+    """
     name, colon, attribute = processor.partition(":")
     if not (name and colon and attribute):
         raise ValueError(f"must be module:function, not {processor!r}")
@@ -67,9 +78,24 @@ def _import(name: str, path: str | None) -> ModuleType:
         extra = "; pip install 'flafka[spark]'" if (e.name or "").split(".")[0] == "pyspark" else ""
         raise ValueError(f"module {name} cannot be imported: {e}{extra}") from None
     except ANY_FAILURE as e:  # a module may raise anything
-        raise ValueError(
-            f"module {name} cannot be imported: {type(e).__name__}: {e}{place_in(e, _spec_of(name))}"
-        ) from None
+        place = place_in(e, _spec_of(name))
+        if _lacks_session(e):
+            raise SessionNeeded(f"module {name} needs a Spark session when it is imported{place}") from None
+        raise ValueError(f"module {name} cannot be imported: {type(e).__name__}: {e}{place}") from None
+
+
+def _lacks_session(error: BaseException) -> bool:
+    """Return True if a call of PySpark's raised this because the process has no SparkContext.
+
+    `udf("string")` raises an error with a name for it; `col("x")` fails at an `assert` of PySpark's own.
+    """
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is None or pyspark.SparkContext._active_spark_context is not None:
+        return False
+    if isinstance(error, AssertionError):
+        last = traceback.extract_tb(error.__traceback__)[-1].filename
+        return Path(last).is_relative_to(Path(str(pyspark.__file__)).parent)
+    return str(error).startswith(_NO_SESSION)
 
 
 def _forget_namesake(name: str, directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import re
 import sys
 import uuid
@@ -14,10 +15,11 @@ from unittest.mock import MagicMock
 
 import fastavro
 import pytest
+from pyspark import SparkContext
 
 from agent import testing
 from agent.testing import run_processor, session
-from plugins import Event, FlafkaError
+from plugins import Event, FlafkaError, Problem
 from plugins.shared.frames import avro_body
 from sinks.spark import SparkSink, SparkSinkConfig
 from sinks.spark.loading import load
@@ -76,6 +78,54 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
 )
 def test_outputs_that_cannot_be(properties: dict[str, str], message: str) -> None:
     assert problems(**properties) == [message]
+
+
+EARLY = {
+    "udf": '@F.udf("string")\ndef upper(text):\n    return text.upper()\n',
+    "pandas_udf": '@F.pandas_udf("string")\ndef same(texts: pd.Series) -> pd.Series:\n    return texts\n',
+    "col": 'COLUMN = F.col("body")\n',
+}
+"""Lines at the top of a module that PySpark runs only within a session."""
+
+
+@pytest.mark.parametrize("kind", EARLY)
+def test_a_module_that_needs_a_session_when_it_is_imported_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    module = f"early_{kind}"
+    head = f"import pandas as pd\nfrom pyspark.sql import functions as F\n\n{EARLY[kind]}\n"
+    (tmp_path / f"{module}.py").write_text(f"{head}def f(events, options):\n    return events\n")
+    texts = {"processor": f"{module}:f", "processor.path": str(tmp_path), "output.a.type": "console"}
+    config, found = SparkSinkConfig.parse(texts)
+    assert found == []
+    assert config is not None
+    (note,) = pickle.loads(pickle.dumps(config)).cautions()
+    assert note == Problem(
+        "processor",
+        f"is checked only when the agent starts: module {module} needs a Spark session when it is imported "
+        f"({module}.py, line 4)",
+        note=True,
+    )
+
+
+def test_an_assertion_of_a_module_s_own_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    (tmp_path / "asserting.py").write_text("assert 1 > 2\n")
+    (problem,) = problems(processor="asserting:f", processor__path=str(tmp_path))
+    assert problem == "processor: module asserting cannot be imported: AssertionError:  (asserting.py, line 1)"
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_a_module_with_a_udf_of_a_text_type_is_imported_within_a_session(tmp_path: Path) -> None:
+    (tmp_path / "udfs.py").write_text(
+        f"from pyspark.sql import functions as F\n\n{EARLY['udf']}\n"
+        'def f(events, options):\n    return events.select(upper(F.col("body").cast("string")).alias("body"))\n'
+    )
+    session()
+    assert [row.body for row in run_processor(load("udfs:f", str(tmp_path)), [Event(b"a")])] == ["A"]
 
 
 def test_two_modules_of_one_name(tmp_path: Path) -> None:
