@@ -203,6 +203,11 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             except Retry:
                 self._note_failure(writer)
                 raise
+            except KafkaException as e:
+                if not e.args[0].fatal():
+                    raise Retry(f"topic {positions.name} cannot be written to: {reason(e)}") from e
+                self._drop(claim.partition)
+                raise Conflict(reason(e)) from e
         with self.metrics.timed("KafkaEventSendTimer"):
             self._settle(writer)
         return Receipt(claim, start, end, writer.events, None)

@@ -28,6 +28,7 @@ REFUSALS = frozenset(
     }
 )
 """Errors of one record, which fail every record of the same request batch."""
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
@@ -173,6 +174,24 @@ class TransactionalWriter(Writer):
                 self._serve(self._producer.poll, REPORT_SECONDS)
             self._check()
             raise Retry(f"a transaction takes no more records: {reason(e)}") from e
+
+    def _check(self) -> None:
+        """Raise Retry where a record was not stored. Conflict where the producer was fenced."""
+        if self._error is not None and self._error.code() in _PURGED:
+            self._error, self._topic = self._failed_transaction() or self._error, ""
+        super()._check()
+
+    def _failed_transaction(self) -> KafkaError | None:
+        """Return the error for which the client drops all records of this transaction, or None if it does not say.
+
+        It is in no delivery report where brokers refuse to add a topic to the transaction.
+        """
+        try:
+            self._producer.begin_transaction()  # always fails within one, with the reason if that has failed
+        except KafkaException as e:
+            error: KafkaError = e.args[0]
+            return error if error.txn_requires_abort() else None
+        return None
 
     def commit(self, claim: PartitionClaim, end: int, group_metadata: Any, leader_epoch: int) -> None:
         """Make the records and the channel's offset count, both or neither.

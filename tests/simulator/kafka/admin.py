@@ -160,7 +160,13 @@ class AdminClient:
     def _describe(self, name: str) -> Any:
         topic = self._topic(name)
         partitions = _described(self.cluster.nodes[: topic.replicas], len(topic.partitions))
-        return SimpleNamespace(name=name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions)
+        return SimpleNamespace(
+            name=name,
+            topic_id=topic.id,
+            is_internal=topic.internal,
+            partitions=partitions,
+            authorized_operations=topic.rights,
+        )
 
     def describe_configs(self, resources: Iterable[Any], **_: Any) -> dict[Any, Future]:
         def describe(name: str) -> dict[str, Any]:

@@ -37,6 +37,9 @@ class Producer(RecordProducer):
     def begin_transaction(self) -> None:
         self._coordinated()
         self._raise_fatal()
+        if self._state == "abortable":
+            assert self._failure is not None
+            raise KafkaException(self._failure)
         if self._state != "ready":
             raise exception(KafkaError._STATE, f"Operation not valid in state {self._state}")
         self._state, self._failure, self._transaction = "in", None, None

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AclOperation
 
 from tests.simulator.faults import Kind
 from tests.simulator.kafka.admin import metadata_of
@@ -33,6 +34,7 @@ LOOK_AGAIN_SECONDS = 0.4
 PROPAGATION_SECONDS = 30.0
 """A topic that never was there is given up after so long."""
 OUT_OF_ORDER = "ProduceRequest failed: Broker: Broker received an out of order sequence number"
+NOT_ADDED = "Failed to add partition(s) to transaction on broker 1: Broker: Topic authorization failed"
 FENCED = "Local: This instance has been fenced by a newer instance"
 
 
@@ -179,6 +181,13 @@ class RecordProducer:
             self._die(OUT_OF_ORDER, KafkaError._FATAL)
             self._signal.fire()
             return
+        if self._at is not None and any(self._is_forbidden(sent.topic) for sent in queue):
+            # They answer for all partitions that a transaction is to have, and the client drops all records.
+            self._reports.extend((sent, None, KafkaError(KafkaError._PURGE_QUEUE)) for sent in queue)
+            denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, NOT_ADDED, txn_requires_abort=True)
+            self._state, self._failure = "abortable", denied
+            self._signal.fire()
+            return
         for place, sent in enumerate(queue):
             if self._fatal is not None:
                 self._reports.append((sent, None, KafkaError(KafkaError._FATAL)))
@@ -215,6 +224,12 @@ class RecordProducer:
             if (code := self._refusal(sent, topic.configs)) is not None:
                 found[sent.topic, sent.partition] = code
         return found
+
+    def _is_forbidden(self, name: str) -> bool:
+        topic = self.cluster.topics.get(name)
+        return topic is not None and (
+            topic.internal or (topic.rights is not None and AclOperation.WRITE not in topic.rights)
+        )
 
     @staticmethod
     def _refusal(sent: Sent, configs: Mapping[str, str]) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Uuid
+from confluent_kafka.admin import AclOperation
 
 from tests.simulator.kafka.messages import Entry, Headers, Transaction
 
@@ -87,9 +88,11 @@ class Partition:
 class Topic:
     """A topic, from its creation to its end."""
 
-    __slots__ = ("configs", "id", "internal", "name", "partitions", "replicas")
+    __slots__ = ("configs", "id", "internal", "name", "partitions", "replicas", "rights")
 
     def __init__(self, name: str, id: Uuid, replicas: int, configs: dict[str, str]) -> None:
         self.name, self.id, self.replicas, self.configs = name, id, replicas, configs
         self.internal = name.startswith("__")
+        self.rights: list[AclOperation] | None = None
+        """Rights of every client; None where brokers do not look at them."""
         self.partitions: list[Partition] = []
