@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of the brokers themselves, which take no records of a client (`Topic.INTERNAL_TOPICS` of Kafka 4)."""
+
 
 def checked_topic(name: str, *, most: int = 249) -> str:
     """Return the name of a topic of at most so many characters. Raises ValueError for one that Kafka cannot have."""

@@ -11,7 +11,7 @@ import pydantic
 from plugins import Config, option, with_default
 from plugins.shared.kafkaclient import ProducerConfig
 from plugins.shared.kafkaproperties import number
-from plugins.shared.kafkatopics import checked_topic
+from plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
 from sinks.bucketpath import BucketPath, literals
 
 TRANSACTION_MS = 60_000
@@ -92,6 +92,8 @@ class KafkaSinkConfig(ProducerConfig):
     @classmethod
     def _readable(cls, topic: str) -> str:
         checked_topic(topic if BucketPath(topic).static == topic else literals(topic))
+        if topic in INTERNAL_TOPICS:
+            raise ValueError(f"must not be {topic!r}, a topic of the brokers themselves: name a topic of your own")
         return topic
 
 

@@ -161,7 +161,8 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         topics: list[str | ValueError] = [buckets.paths[code] for code in buckets.codes.tolist()]
         if self.config.allow_topic_override and self.config.topic_header in batch.header_names:
             named = batch.header(self.config.topic_header).to_pylist()
-            topics = [name if name is not None else topic for name, topic in zip(named, topics, strict=True)]
+            empty = ValueError(f"the header {self.config.topic_header!r} is empty, and is to name a topic")
+            topics = [topic if name is None else name or empty for name, topic in zip(named, topics, strict=True)]
         return topics
 
     def _numbers(self, batch: Batch, header: str | None) -> list[Any]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
 from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
 from plugins.shared.kafkaproperties import client_properties
-from plugins.shared.kafkatopics import checked_topic
+from plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
 from sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0
@@ -90,7 +90,11 @@ class Topics:
         try:
             checked_topic(name)
         except ValueError as e:
-            return f"{name[:80]!r} is not a valid topic name: {e}" if name else "the name of its topic is empty"
+            return f"{name[:80]!r} is not a valid topic name: {e}"
+        if not name:
+            return f"kafka.topic = {self._config.topic} is empty for this event"
+        if name in INTERNAL_TOPICS:
+            return f"topic {name} is the brokers' own, and takes no events"
         try:
             topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
         except KafkaException as e:
@@ -106,12 +110,29 @@ class Topics:
             return f"there is no topic {name} ({self._why(error, name)})"
         elif error is not None:
             raise Retry(f"topic {name}: {error.str()}")
+        if not self._may_write(name):
+            lacking = self._why(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), name, right="Write")
+            if name in self._config.writes():
+                raise Retry(lacking)
+            return lacking
         found = self._known[name] = self._topic(name, partitions)
         self.smallest = min(self.smallest, found.limit)
         return found
 
-    def _why(self, error: object, name: str) -> str:
-        return reason(error, topic=name, right="Describe", client=client_properties(self._config.producer))
+    def _why(self, error: object, name: str, right: str = "Describe") -> str:
+        return reason(error, topic=name, right=right, client=client_properties(self._config.producer))
+
+    def _may_write(self, name: str) -> bool:
+        """Return False if the brokers say that this client lacks the right Write.
+
+        Without this, they refuse the whole transaction, and do not say for which of its topics.
+        """
+        asked = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
+        try:
+            operations = asked[name].result(CONNECT_SECONDS).authorized_operations
+        except (KafkaException, TimeoutError):  # the records themselves will tell
+            return True
+        return not operations or AclOperation.WRITE in operations  # brokers before Kafka 2.3 name none
 
     def _topic(self, name: str, partitions: int) -> Topic:
         resource = ConfigResource(ResourceType.TOPIC, name)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AclOperation
 
 from plugins import (
     Batch,
@@ -235,6 +236,62 @@ def test_an_event_that_a_limit_forbids_is_rejected_though_the_sink_may_not_ask_f
         stored = [entry.value for number in range(3) for entry in brokers.records(OUT, number)]
         assert sorted(stored) == [b"little", b"small"]
         assert rejected == {1}
+
+    on_brokers(body)
+
+
+def test_an_event_for_a_topic_that_takes_none_of_the_sink_is_rejected_alone() -> None:
+    """Brokers would refuse the transaction as a whole, and not say for which of its topics."""
+
+    def body(brokers: Brokers) -> None:
+        brokers.create_topic("__consumer_offsets", 1)
+        brokers.create_topic("denied", 1).rights = [AclOperation.DESCRIBE]
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        targets = [{"topic": "__consumer_offsets", "key": "k"}, {"topic": "denied"}, {"topic": ""}, {}]
+        events = Batch.of([Event(b"%d" % number, headers | HEADERS) for number, headers in enumerate(targets)])
+        with pytest.raises(Rejected) as rejected:
+            sink.write(Batch(events.records, Origin.of_record(TOPIC, 0, 0, 0, 4)))
+        sink.commit(sink.stage(claim, 0, 1))
+        assert [entry.value for entry in brokers.records(OUT, 0)] == [b"3"]
+        assert [*rejected.value.reasons.values()] == [
+            "topic __consumer_offsets is the brokers' own, and takes no events",
+            "this client lacks the right Write on topic denied (Broker: Topic authorization failed)",
+            "the header 'topic' is empty, and is to name a topic",
+        ]
+
+    on_brokers(body)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_a_refused_transaction_is_tried_again_with_its_reason(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(brokers: Brokers) -> None:
+        brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
+        monkeypatch.setattr("sinks.kafka.topics.Topics._may_write", lambda self, name: True)
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        sink.write(event(0))
+        world().sleep(seconds)
+        with pytest.raises(Retry, match="Failed to add partition"):
+            sink.stage(claim, 0, 1)
+        sink.reset()
+        brokers.topics[OUT].rights = None
+        sink.write(event(0))
+        sink.commit(sink.stage(claim, 0, 1))
+        assert [entry.value for entry in brokers.records(OUT, 0)] == [b"event"]
+
+    on_brokers(body)
+
+
+def test_a_sink_without_the_right_to_write_its_own_topic_rejects_nothing() -> None:
+    def body(brokers: Brokers) -> None:
+        brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
+        sink = opened()
+        sink.resume(claim_of(brokers, sink._cluster_id), 0)
+        with pytest.raises(Retry, match=f"lacks the right Write on topic {OUT} "):
+            sink.write(event(0))
 
     on_brokers(body)
 

@@ -34,6 +34,12 @@ class Admin:
         error = None if there else KafkaError(partitions)
         return SimpleNamespace(topics={name: SimpleNamespace(partitions=partitions if there else (), error=error)})
 
+    def describe_topics(self, topics, **_):
+        answers = {name: Future() for name in topics.topic_names}
+        for answer in answers.values():
+            answer.set_result(SimpleNamespace(authorized_operations=None))
+        return answers
+
     def describe_configs(self, resources):
         (resource,) = resources
         answer = Future()
@@ -141,6 +147,33 @@ def test_a_mistake_in_the_configuration_rejects_nothing():
     kafka_sink = sink(Admin(out=(range(3), {})), defaultPartitionId="3")
     with pytest.raises(Retry, match="defaultPartitionId = 3, and topic out has partitions 0 to 2"):
         written(kafka_sink, Event(b"x"))
+
+
+def test_a_topic_of_the_brokers_is_refused_in_the_configuration():
+    config, problems = KafkaSinkConfig.parse({"kafka.bootstrap.servers": "h:1", "kafka.topic": "__consumer_offsets"})
+    assert config is None
+    assert "a topic of the brokers themselves" in str(problems)
+
+
+def test_a_commit_log_that_cannot_be_produced_is_tried_again():
+    class Refusing(TransactionalWriter):
+        """A writer whose client takes no record."""
+
+        def __init__(self):
+            self.began, self.name = True, "t"
+
+        def produce(self, topic, **_):
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
+
+        def close(self):
+            pass
+
+    kafka_sink = sink(Admin())
+    kafka_sink._writers[0] = Refusing()
+    log = kafka_sink._positions["channel"] = positions.Positions({}, "channel", kafka_sink.log)
+    log._partitions = 1
+    with pytest.raises(Retry, match=r"topic channel\.positions cannot be written to: "):
+        kafka_sink.stage(CLAIM, 0, 1)
 
 
 def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):

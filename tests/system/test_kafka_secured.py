@@ -81,6 +81,35 @@ def test_the_documented_rights_suffice_for_every_start(tmp_path: Path, secured_k
             assert not told
 
 
+def test_an_event_for_a_topic_without_the_right_to_write_is_rejected_alone(
+    tmp_path: Path, secured_kafka: SecuredKafka
+) -> None:
+    """In a transaction, for which brokers do not say which of its topics they refuse."""
+    topic = unique("refused")
+    text = CHANNEL + secured_kafka.client("login", component="a1.channels.c1")
+    text = text.replace("sources = s1 s2", "sources = s1 s2 s3")
+    text += f"a1.channels.c1.kafka.topic = {topic}\na1.channels.c1.kafka.consumer.group.id = {topic}\n"
+    text += (
+        f"a1.sinks = k1\na1.sinks.k1.type = kafka\na1.sinks.k1.channel = c1\na1.sinks.k1.kafka.topic = {topic}.out\n"
+    )
+    text += secured_kafka.client("login", component="a1.sinks.k1", kinds=("producer",))
+    for source, name in (("s2", "__consumer_offsets"), ("s3", f"{topic}.denied")):
+        text += f"a1.sources.{source}.type = seq\na1.sources.{source}.totalEvents = 1\n"
+        text += f"a1.sources.{source}.channels = c1\na1.sources.{source}.interceptors = i\n"
+        text += f"a1.sources.{source}.interceptors.i.type = static\na1.sources.{source}.interceptors.i.key = topic\n"
+        text += f"a1.sources.{source}.interceptors.i.value = {name}\n"
+    secured_kafka.allow(*rights(topic), (TOPIC, f"{topic}.denied", AclOperation.DESCRIBE))
+    secured_kafka.create(f"{topic}.out")
+    secured_kafka.create(f"{topic}.denied")
+    with RunningAgent(tmp_path, text) as agent:
+        agent.until(lambda: agent.get("/healthz")[0] == 200, "the agent to be healthy", 30)
+        send(agent.port("s1"), b"event\n")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1, "the event", 30)
+        agent.until(lambda: agent.count("SINK.k1", "EventRejectedCount") == 2, "the others to be rejected", 30)
+        assert agent.stop() == 0
+    assert "Traceback" not in agent.log
+
+
 def test_each_trouble_has_a_sentence_of_its_own(secured_kafka: SecuredKafka) -> None:
     """Librdkafka says `Broker transport failure` of all of them."""
     here, servers = secured_kafka.directory, secured_kafka.servers
