@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import Config, StreamingSink
-from plugins.shared.kafkaclient import KafkaEndConfig
+from plugins import CommittingSink, Config, StreamingSink
+from plugins.shared.kafkaclient import KafkaEndConfig, refused_group
 
 Warning = tuple[ComponentSpec, str]
 _IN_ITS_OWN = "writes to topic {}, which is that of its own channel: it would read its own events again without end"
@@ -53,6 +53,23 @@ def guarantees(channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkS
                 "delivers at least once, unless its brokers are of the same cluster as those of channel "
                 f"{channel.name}: a transaction cannot span two",
             )
+
+
+def refused_groups(
+    channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
+) -> Iterator[tuple[ComponentSpec, str]]:
+    """A sentence for each sink, or channel, whose consumer group no transaction of a Kafka sink can hold."""
+    for sink in sinks:
+        channel = channels.get(sink.channel)
+        if (
+            channel is None
+            or not issubclass(sink.cls, CommittingSink)
+            or not _share_brokers(sink.config, channel.config)
+        ):
+            continue
+        group = sink.group or str(getattr(channel.config, "group_id", ""))
+        if why := refused_group(group):
+            yield (sink, why) if sink.group else (channel, f"{why} ({sink.path} is exactly once)")
 
 
 def _share_brokers(sink: Config, channel: Config) -> TypeGuard[KafkaEndConfig]:

@@ -144,6 +144,20 @@ def unanswered(servers: str) -> Iterator[str]:
         yield f"no connection to broker {text}: is it running?"
 
 
+def refused_group(group: str) -> str:
+    """Return why the client takes no offsets of this consumer group into a transaction; empty if it does.
+
+    The name has to consist of printable characters of ASCII (`str_is_printable` in librdkafka's rdkafka_cgrp.c).
+    """
+    wrong = next((character for character in group if not " " <= character <= "~"), "")
+    if not wrong:
+        return ""
+    return (
+        f"consumer group {group!r} has {wrong!r}, and the Kafka client takes printable ASCII alone into a "
+        "transaction: give it another name, and the new group begins with the first event that the channel holds"
+    )
+
+
 def is_broken(error: Exception) -> bool:
     """Return True if the producer that raised the error refuses all work from now on."""
     if isinstance(error, KafkaException):

@@ -11,13 +11,14 @@ from plugins import (
     Batch,
     CommittingSink,
     Conflict,
+    FlafkaError,
     PartitionClaim,
     Receipt,
     Rejected,
     Resumed,
     Retry,
 )
-from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, reason, refused_group
 from plugins.shared.kafkaoffsets import committed, metadata_of
 from plugins.shared.offsets import OffsetMetadata
 from sinks.kafka.config import KafkaSinkConfig
@@ -89,6 +90,8 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if not claim.cluster_id or claim.cluster_id != self._cluster_id:
             self._writers[claim.partition] = Writer(self._properties(), alone=self._alone)
             return Resumed(claim._replace(record=""), committed)
+        if why := refused_group(claim.group):
+            raise FlafkaError(why)
         positions = self._record_of(claim)
         self._writers[claim.partition] = TransactionalWriter(self._properties(), claim, alone=self._alone)
         try:

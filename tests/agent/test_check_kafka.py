@@ -61,6 +61,34 @@ def test_loops_of_topics_and_weaker_guarantees_are_warned_of(tmp_path, text, sai
         assert diagnostic.severity == ("note" if "at least once" in words else "warning")
 
 
+GROUP_TEXT = (
+    "consumer group 'für' has 'ü', and the Kafka client takes printable ASCII alone into a transaction: give it "
+    "another name, and the new group begins with the first event that the channel holds"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a1.sinks.k1.group = für", [f"a1.sinks.k1: {GROUP_TEXT}"]),
+        (
+            "a1.channels.c1.kafka.consumer.group.id = für",
+            [f"a1.channels.c1: {GROUP_TEXT} (a1.sinks.k1 is exactly once)"],
+        ),
+        ("a1.channels.c1.kafka.consumer.group.id = für\na1.sinks.k1.group = a b", []),
+        ("a1.sinks.k1.group = für\na1.sinks.k1.runner = spark", []),
+    ],
+)
+def test_a_group_that_no_transaction_takes_is_an_error(tmp_path, line, said):
+    file = tmp_path / "a.conf"
+    text = KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART + "\n"
+    number = len(text.splitlines()) + 1
+    file.write_text(text + line, "utf-8")
+    _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
+    told = [str(one).replace(f"{tmp_path}/", "") for one in diagnostics if one.severity == "error"]
+    assert told == [f"a.conf:{number}: {text}" for text in said]
+
+
 @pytest.mark.parametrize(
     ("more", "plain"),
     [

@@ -296,6 +296,18 @@ def test_a_sink_without_the_right_to_write_its_own_topic_rejects_nothing() -> No
     on_brokers(body)
 
 
+def test_a_group_that_no_transaction_takes_is_named_before_any_event_is_written() -> None:
+    """`check` cannot know it where the addresses of the sink and of the channel differ."""
+
+    def body(brokers: Brokers) -> None:
+        sink = opened()
+        claim = claim_of(brokers, sink._cluster_id)._replace(group="für")
+        with pytest.raises(FlafkaError, match="consumer group 'für' has 'ü', and the Kafka client takes printable"):
+            sink.resume(claim, 0)
+
+    on_brokers(body)
+
+
 def test_a_put_whose_limit_is_lowered_stores_the_others_once() -> None:
     def body(brokers: Brokers) -> None:
         brokers.add_partitions(TOPIC, 3)
