@@ -29,7 +29,7 @@ from plugins.columns import MAX_HEADER_COLUMNS
 from plugins.component import Caution, Component, PortTaken, require
 from plugins.declared import Option
 from plugins.differences import Difference
-from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry, Unreachable, Unwritable
+from plugins.errors import Conflict, FlafkaError, MissingExtra, NotCommitted, Rejected, Retry, Unreachable, Unwritable
 from plugins.event import Event, EventId
 from plugins.interceptor import Interceptor
 from plugins.kafkachannel import (
@@ -74,6 +74,7 @@ __all__ = [
     "LastRecord",
     "Metrics",
     "MissingExtra",
+    "NotCommitted",
     "Onlooker",
     "Option",
     "Origin",

@@ -32,6 +32,10 @@ class Retry(FlafkaError):
         self.after = after
 
 
+class NotCommitted(Retry):
+    """Failure of a commit that certainly did not come about: the audit's report of its events is withdrawn."""
+
+
 class Unreachable(Retry):
     """Nobody answers: servers are away, or too few of them. Whoever answers that it will not is no such failure."""
 

@@ -157,7 +157,7 @@ class CommittingSink(Sink[C]):
         """Make it visible, atomically, exactly once.
 
         Raises Conflict when another owner has committed past it, or when it cannot be known whether it came about:
-        the runner calls `reset` and `resume` then.
+        the runner calls `reset` and `resume` then. Raises NotCommitted when it certainly did not come about.
         """
 
     @abstractmethod

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -58,20 +59,17 @@ class Audit:
         if len(batch):
             self._publish([Report(self.stream.topic, PUT, tally(batch))])
 
-    def taken(self, ranges: Iterable[tuple[PartitionClaim, int, int, Minutes]]) -> None:
+    def taken(self, ranges: Iterable[tuple[PartitionClaim, int, int, Minutes]], by: str = "") -> None:
         """These are delivered, filtered out or kept as dead letters, and about to be committed: records from
-        `start` up to, not including, `end` of a partition."""
+        `start` up to, not including, `end` of a partition. `by` is the reader that took them."""
         self._publish(
-            Report(
-                claim.topic,
-                claim.group,
-                dict(minutes),
-                f"{claim.topic_id}/{claim.epoch}/{claim.partition}",
-                start,
-                end,
-            )
+            Report(claim.topic, claim.group, dict(minutes), _chain(claim), start, end, by)
             for claim, start, end, minutes in ranges
         )
+
+    def withdraw(self, claim: PartitionClaim, start: int, end: int, by: str) -> None:
+        """Take back the report of that reader on these records: their commit did not come about."""
+        self._publish([Report(claim.topic, claim.group, {}, _chain(claim), start, end, by, withdrawn=True)])
 
     def alive(self) -> None:
         """Time goes on: what is missing in a minute may be told now, though nothing came since."""
@@ -121,11 +119,15 @@ class Audit:
             )
 
 
+def _chain(claim: PartitionClaim) -> str:
+    return f"{claim.topic_id}/{claim.epoch}/{claim.partition}"
+
+
 class Tallies:
     """What a delivery has taken and not committed, in sums by minute: a `Listener` of it."""
 
     def __init__(self, audit: Audit | None = None) -> None:
-        self._audit = audit
+        self._audit, self._by = audit, uuid.uuid4().hex[:8]
         self._minutes: defaultdict[int, dict[int, Sum]] = defaultdict(dict)
 
     def taken(self, claim: PartitionClaim, taken: Taken) -> None:
@@ -144,7 +146,13 @@ class Tallies:
     def report(self, ranges: Iterable[tuple[PartitionClaim, int, int]]) -> None:
         """Tell the audit what is about to be committed: records `start` up to, not including, `end` of each claim."""
         if self._audit is not None:
-            self._audit.taken((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
+            found = ((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
+            self._audit.taken(found, self._by)
+
+    def withdraw(self, claim: PartitionClaim, start: int, end: int) -> None:
+        """Take back what was reported of these records: their commit did not come about."""
+        if self._audit is not None:
+            self._audit.withdraw(claim, start, end, self._by)
 
 
 def audit_of(channel: Channel, options: AgentOptions) -> Audit | None:

@@ -116,6 +116,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     A producer's report stands for itself. A consumer's names the records it covers: `start` up to, not including,
     `end` of a `chain`, which is one partition as one group reads it. It is published before these records are
     committed, so one that is delivered again reports again, and replaces what was reported from its `start` on.
+    Where that commit certainly did not come about, a report of the same records that is `withdrawn` takes it away.
     An agent at work that has nothing to report says so now and then, with an empty stage.
     """
 
@@ -125,6 +126,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     chain: str = ""
     start: int = 0
     end: int = 0
+    by: str = ""
+    """Id of the reader that reports, among all readers of its group: it withdraws reports of its own only."""
+    withdrawn: bool = False
 
 
 def read(body: bytes) -> Report | None:
@@ -167,6 +171,8 @@ class Ledger(msgspec.Struct):
     """When a minute was last reported on, in ms since the epoch."""
     latest: dict[str, list[Report]] = msgspec.field(default_factory=dict)
     """The last reports of each stage and chain: those that may still be replaced."""
+    before: dict[str, tuple[int, dict[int, int]]] = msgspec.field(default_factory=dict)
+    """By stage and chain: the time of the latest report, and `changed` of its minutes before it."""
     told: dict[str, str] = msgspec.field(default_factory=dict)
     """What `news` has told, by minute and stage."""
 
@@ -176,13 +182,32 @@ class Ledger(msgspec.Struct):
             return
         if report.stage not in self.stages:
             self.stages.append(report.stage)
+        if report.withdrawn:
+            self._withdraw(report)
+            return
         if report.chain:
-            chain = self.latest.setdefault(f"{report.stage} {report.chain}", [])
+            name = f"{report.stage} {report.chain}"
+            chain = self.latest.setdefault(name, [])
+            self.before[name] = time, {at: self.changed[at] for at in report.minutes if at in self.changed}
             while chain and chain[-1].start >= report.start:
                 self._enter(chain.pop(), -1, time)
             chain.append(report)
             del chain[:-KEPT]
         self._enter(report, 1, time)
+
+    def _withdraw(self, report: Report) -> None:
+        """Undo the latest report of a chain. The minutes are as quiet as before it, so that each try of a commit that
+        fails does not defer what is missing.
+        """
+        name = f"{report.stage} {report.chain}"
+        chain = self.latest.get(name)
+        if not chain or (chain[-1].start, chain[-1].end, chain[-1].by) != (report.start, report.end, report.by):
+            return  # another reader has reported these records since
+        latest = chain.pop()
+        time, before = self.before.pop(name, (0, dict[int, int]()))
+        changed = {minute: self.changed.get(minute, time) for minute in latest.minutes}
+        self._enter(latest, -1, time)
+        self.changed |= {minute: before.get(minute, at) if at == time else at for minute, at in changed.items()}
 
     def _enter(self, report: Report, times: int, time: int) -> None:
         for minute, sum_ in report.minutes.items():

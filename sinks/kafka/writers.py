@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from plugins import Batch, Conflict, PartitionClaim, Retry
+from plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
 from plugins.shared.kafkaclient import PRODUCER, reason
 from plugins.shared.offsets import OffsetMetadata
 
@@ -199,7 +199,7 @@ class TransactionalWriter(Writer):
         `leader_epoch` is that of the record before `end`, negative if unknown: without one, the next owner cannot
         notice that brokers have lost records before `end`.
 
-        Conflict where it is not known whether they do, or another owner was faster; Retry where they do not.
+        Conflict where it is not known whether they do, or another owner was faster; NotCommitted where they do not.
         """
         if not self.began:
             return
@@ -213,7 +213,7 @@ class TransactionalWriter(Writer):
             self._producer.commit_transaction(ANSWER_SECONDS)
         except KafkaException as e:
             if e.args[0].txn_requires_abort():
-                raise Retry(f"a transaction was aborted: {reason(e)}") from e
+                raise NotCommitted(f"a transaction was aborted: {reason(e)}") from e
             # Fenced, timed out or cut off: it may have come about. Only a new producer, which ends it, can tell.
             raise Conflict(f"it is not known whether a transaction was committed ({reason(e)}): asking Kafka") from e
         self.began, self.events = False, 0
@@ -235,4 +235,4 @@ class TransactionalWriter(Writer):
         code = error.args[0].code()
         if code in _FENCED or error.args[0].fatal():
             return Conflict(f"another owner has taken over ({reason(error)})")
-        return Retry(f"{what}: {reason(error)}")
+        return NotCommitted(f"{what}: {reason(error)}")

@@ -114,6 +114,31 @@ def test_a_redelivery_replaces_what_was_reported() -> None:
     assert len(ledger.latest["g p0"]) == KEPT
 
 
+def test_a_report_is_withdrawn_by_its_own_reader_alone() -> None:
+    ledger = Ledger()
+
+    def reported(start: int, end: int, by: str, time: int) -> Report:
+        one = Report("t", "g", sums(*range(start, end)), "id/0/0", start, end, by)
+        ledger.add(one, time)
+        return one
+
+    def withdraw(report: Report, time: int) -> None:
+        ledger.add(Report("t", "g", {}, report.chain, report.start, report.end, report.by, withdrawn=True), time)
+
+    ledger.add(Report("t", PUT, sums(*range(10))), 1)
+    reported(0, 4, "one", 2)
+    for time in (1000, 2000):  # a commit that is refused, and the next try of it
+        refused = reported(4, 10, "one", time)
+        assert differences(ledger) == ["g: "]
+        withdraw(refused, time + 1)
+        assert differences(ledger) == ["g: 6 missing"]
+        assert ledger.quiet(MINUTE, 2)
+    late = reported(4, 10, "one", 3000)
+    reported(4, 10, "another", 3001)
+    withdraw(late, 3002)
+    assert differences(ledger) == ["g: "]
+
+
 def test_news_are_told_once_when_a_minute_is_quiet() -> None:
     ledger = Ledger()
     ledger.add(Report("t", PUT, sums(1, 2) | sums(3, minute=2 * MINUTE)), 100)

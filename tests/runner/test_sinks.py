@@ -16,6 +16,7 @@ from plugins import (
     Batch,
     Config,
     Event,
+    NotCommitted,
     PartitionClaim,
     Retry,
     Taken,
@@ -138,11 +139,15 @@ class Books:
     """An audit that keeps what it is told, and how much the channel held then."""
 
     def __init__(self, channel):
-        self.channel, self.told = channel, []
+        self.channel, self.told, self.withdrawn = channel, [], []
 
-    def taken(self, ranges):
+    def taken(self, ranges, by):
         held = self.channel.metrics.get("ChannelSize")
         self.told += [(start, end, minutes[0].events, held) for _, start, end, minutes in ranges]
+
+    def withdraw(self, claim, start, end, by):
+        self.told.remove(next(one for one in reversed(self.told) if one[:2] == (start, end)))
+        self.withdrawn.append((start, end))
 
 
 def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_same_place(pipeline):
@@ -169,6 +174,27 @@ def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_sa
     first, second = books.told
     assert first[1] == second[0]
     assert [told[2:] for told in books.told] == [(2, 2), (1, 1)]
+
+
+def test_a_commit_that_did_not_come_about_is_in_the_books_once(pipeline):
+    class Refused(Record):
+        """Its first commit is refused."""
+
+        refusals: ClassVar[list[Exception]] = [NotCommitted("refused", after=0.01)]
+
+        def commit(self, receipt):
+            if self.refusals:
+                raise self.refusals.pop()
+            super().commit(receipt)
+
+    Record.commits, Record.failures = {}, []
+    channel = MemoryChannel(MemoryConfig(), "m")
+    books = Books(channel)
+    put(channel, b"1", b"2")
+    pipeline(Refused, channel, books)
+    until(lambda: Record.commits)
+    assert [told[2] for told in books.told] == [2]
+    assert books.withdrawn == [books.told[0][:2]]
 
 
 def test_a_commit_whose_answer_was_lost_is_in_the_books(pipeline):

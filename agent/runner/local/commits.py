@@ -9,7 +9,7 @@ from dataclasses import replace
 from agent.audit.publishing import Tallies
 from agent.runner.deadletters.letters import DeadLetter, of_notes
 from agent.runner.delivery import Delivery, Range
-from plugins import Conflict, PartitionClaim, Reader
+from plugins import Conflict, NotCommitted, PartitionClaim, Reader
 
 
 class Commits:
@@ -118,6 +118,10 @@ class Commits:
             self._report([pending])
             last = receipt.last._replace(leader_epoch=reader.leader_epoch(partition, pending.end))
             self._committing.commit(replace(receipt, last=last))
+        except NotCommitted:
+            if self._tallies is not None:
+                self._tallies.withdraw(pending.claim, pending.start, pending.end)
+            raise
         except Conflict as e:
             self._log.warning("%s", e)
             claim, position = self.resume(pending.claim, pending.start)
