@@ -81,6 +81,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         if not (keys := sorted(ids)):
             raise click.ClickException(f"all partitions in which group {name} has offsets were deleted")
         end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
+        low = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
     rows = []
     for key in keys:
         offset = _offset(committed.get(key), ids[key])
@@ -95,7 +96,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         if key in ids and (lost := _said(at).lost) and _offset(at, ids[key]) is not None:
             claim = PartitionClaim("", key.topic, "", name, _said(at).epoch, key.partition)
             brokers = {"group": bootstrap_server} if bootstrap_server else {}
-            click.echo(with_brokers(str(RecordsLost(claim, at.offset, lost)), brokers), err=True)
+            click.echo(with_brokers(str(RecordsLost(claim, at.offset, lost, low[key].offset)), brokers), err=True)
 
 
 @group.command()

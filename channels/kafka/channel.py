@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -244,14 +245,16 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """By the group's committed offsets, the positions, the watermarks, and the records before the positions."""
         claims, committed = self._committed(group)
         positions = claims if positions is None else positions
-        found = refusals_of(positions, self._watermarks({"isolation.level": "read_uncommitted"})) if positions else {}
+        marks = cache(lambda: self._watermarks({"isolation.level": "read_uncommitted"}))
+        found = refusals_of(positions, marks()) if positions else {}
         read = read_before(positions, committed, last)
         client = {**self._client(self.config.consumer), "group.id": group or self.config.group_id}
         try:
             known = [one for one in truncations(client, read) if isinstance(one, RecordsLost)]
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        found |= {one.claim.partition: one for one in (*known, *kept_refusals(claims, committed))}
+        kept = kept_refusals(claims, committed, lambda partition: marks()[partition])
+        found |= {one.claim.partition: one for one in (*known, *kept)}
         if found:
             self.confirm(next(iter(claims)))  # a topic made again meanwhile has lost nothing
         return [error for _, error in sorted(found.items())]

@@ -219,7 +219,8 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
                 yield truncated(claim, offset, start)
             elif last.timestamp >= 0 and not claim.replay and log.is_other(offset - 1, last.timestamp):
                 # Brokers that were stopped for a backup begin the same leader epoch twice.
-                yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else log.low()}+")
+                low = log.low()
+                yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else low}+", low)
     finally:
         consumer.close()
 
@@ -280,14 +281,21 @@ def claims_of(
 
 
 def kept_refusals(
-    claims: Mapping[PartitionClaim, int | None], committed: Iterable[TopicPartition]
+    claims: Mapping[PartitionClaim, int | None],
+    committed: Iterable[TopicPartition],
+    watermarks: Callable[[int], tuple[int, int]],
 ) -> Iterator[RecordsLost]:
-    """Yield the losses of records that are kept in the metadata of these offsets."""
+    """Yield the losses of records that are kept in the metadata of these offsets.
+
+    `watermarks` returns the low and the high watermark of a partition: retention may have removed the records to
+    which a loss had advised to reset the group, or brokers may have lost more records since.
+    """
     by_partition = {claim.partition: (claim, offset) for claim, offset in claims.items()}
     for tp in committed:
         claim, offset = by_partition[tp.partition]
         if offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
-            yield RecordsLost(claim, offset, lost)
+            low, high = watermarks(tp.partition)
+            yield RecordsLost(claim, offset, lost if int(lost.rstrip("?+")) <= high else f"{high}?", low)
 
 
 def refusals_of(

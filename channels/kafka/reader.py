@@ -273,8 +273,7 @@ class KafkaReader(Poller, Reader):
             if self._topic_ids.get() != claim.topic_id:
                 raise self._made_again()
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
-            at = TopicPartition(claim.topic, partition)
-            marks = watermarks(self.consumer, at, COMMITTED_SECONDS)
+            marks = self._watermarks(partition)
             claim = self._fetched.claims.get(partition, claim._replace(partition=partition))
             last = LastRecord(leader_epoch=self._fetched.leader_epoch(partition, offset))
             self._refuse_truncated({claim: Before(offset, last, -1)})
@@ -351,8 +350,8 @@ class KafkaReader(Poller, Reader):
         wanted = [TopicPartition(self._claim.topic, partition) for partition in sorted(numbers)]
         at = committed(self.consumer, wanted, COMMITTED_SECONDS) if wanted else []
         claims = claims_of(self._claim, at, self._log)
-        for refusal in kept_refusals(claims, at):
-            raise refusal
+        for refusal in kept_refusals(claims, at, self._watermarks):
+            raise self._lasting(refusal)
         starts: dict[PartitionClaim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
             raise Retry(f"group {self._claim.group}: its sink was busy for {OWNER_SECONDS:.0f} s without a pause", 1)
@@ -377,10 +376,14 @@ class KafkaReader(Poller, Reader):
         """The first record of a partition in which the group has no position. From there on, and not from whatever is
         the first one later, it is read, so that what retention removes meanwhile is missed.
         """
-        start, _ = watermarks(self.consumer, TopicPartition(claim.topic, claim.partition), COMMITTED_SECONDS)
+        start, _ = self._watermarks(claim.partition)
         if start:
             self._log.warning("%s", begins_late(claim, start))
         return start
+
+    def _watermarks(self, partition: int) -> tuple[int, int]:
+        """Return the low and the high watermark of a partition of the topic. Raises KafkaException."""
+        return watermarks(self.consumer, TopicPartition(self._claim.topic, partition), COMMITTED_SECONDS)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Have the owner deliver what it took of them."""

@@ -136,30 +136,37 @@ class RecordsLost(FlafkaError):
     raises it again, although new records may lie at the offset by then.
     """
 
-    def __init__(self, claim: PartitionClaim, offset: int, lost: str) -> None:
-        """`lost` is the first offset of the lost records: with a `?` an upper bound, with a `+` a lower one."""
+    def __init__(self, claim: PartitionClaim, offset: int, lost: str, low: int = 0) -> None:
+        """`lost` is the first offset of the lost records: with a `?` an upper bound, with a `+` a lower one.
+
+        `low` is the offset of the oldest record that the brokers have. Retention may have passed the lost records
+        since: brokers refuse a reset to an offset before `low`.
+        """
         self.claim, self.offset, self.lost = claim, offset, lost
         start, place = lost.rstrip("?+"), f"{claim.topic}-{claim.partition}"
         what = f"group {claim.group} stands at offset {offset} of {place}, "
         cause = "as when a replica that was behind becomes leader, or brokers are restored from a backup"
-        way_out = _reset(claim, f"{start} --new-ids")
+        removed, to = "", start
+        if low > int(start):
+            removed, to = f" Retention has removed records before offset {low} since.", "earliest"
+        way_out = _reset(claim, f"{to} --new-ids")
         if lost.endswith("+"):
             super().__init__(
                 f"{what}and the record before that is not the one that was read: the brokers have lost records "
                 f"since, {cause}, and others have taken their offsets, somewhere from {start} on. Some may be "
-                f"delivered twice. To go on with those: {way_out}"
+                f"delivered twice.{removed} To go on with those: {way_out}"
             )
         elif not lost.endswith("?"):
             super().__init__(
                 f"{what}and has read records {start} to {offset - 1}, {offset - int(start):,} in all, which the "
-                f"brokers have lost since, {cause}; new records get offsets from {start} on. To go on with those: "
-                f"{way_out}"
+                f"brokers have lost since, {cause}; new records get offsets from {start} on.{removed} "
+                f"To go on with those: {way_out}"
             )
         else:
+            skipped = f"; records that were put since then, below offset {start}, would be skipped."
             super().__init__(
-                f"{what}which the brokers did not have: {place} ended at {start}: the brokers lost records, {cause}; "
-                f"records that were put since then, below offset {start}, would be skipped. To accept the loss: "
-                f"{way_out}"
+                f"{what}which the brokers did not have: {place} ended at {start}: the brokers lost records, "
+                f"{cause}{f'.{removed}' if removed else skipped} To accept the loss: {way_out}"
             )
 
 

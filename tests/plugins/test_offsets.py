@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import FlafkaError, PartitionClaim
-from plugins.shared.offsets import NUL, VERSION, OffsetMetadata, next_epoch, refusal, truncated, undone
+from plugins.shared.offsets import NUL, VERSION, OffsetMetadata, RecordsLost, next_epoch, refusal, truncated, undone
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
@@ -103,6 +103,16 @@ def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
         FlafkaError, match=r"records 20 to 39, 20 in all, .* offsets from 20 on\. .* --to 20 --new-ids$"
     ):
         raise truncated(claim, 40, 20)
+
+
+@pytest.mark.parametrize("lost", ["20", "20?", "20+"])
+def test_a_loss_that_retention_has_passed_advises_a_reset_that_brokers_take(lost: str) -> None:
+    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 0)
+    assert str(RecordsLost(claim, 40, lost, 20)).endswith("agent group reset group --topic t:0 --to 20 --new-ids")
+    removed = str(RecordsLost(claim, 40, lost, 21))
+    assert removed.endswith("agent group reset group --topic t:0 --to earliest --new-ids")
+    assert ". Retention has removed records before offset 21 since. To " in removed
+    assert "would be skipped" not in removed
 
 
 @pytest.mark.parametrize(

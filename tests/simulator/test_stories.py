@@ -140,6 +140,25 @@ def test_a_leader_that_lacks_records_takes_from_a_sink_none_that_it_has_and_has_
     assert "t-0: brokers have lost records: joining the group again" in "\n".join(run.world.story)
 
 
+def test_a_loss_that_retention_has_passed_can_still_be_accepted() -> None:
+    """The brokers refuse a reset to the first lost offset, which they do not have any more."""
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "put", (1, 0)),
+        Step(30, "truncate", (0, 2)), Step(20, "elsewhere", (4,)), Step(10, "retention", (0, 1, "")),
+    )  # fmt: skip
+    assert "Retention has removed records before offset 3 since" in (story := "\n".join(run.world.story))
+    assert "the operator: agent group reset g --topic t:0 --to earliest --new-ids" in story
+
+
+def test_a_loss_that_is_followed_by_another_one_is_accepted_from_the_first_record_lost_on() -> None:
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "put", (1, 0)),
+        Step(1, "put", (1, 0)), Step(30, "truncate", (0, 1)), Step(20, "truncate", (0, 1)),
+        Step(60, "elsewhere", (4,)), Step(60, "refused", (0,)),
+    )  # fmt: skip
+    assert "the operator: agent group reset g --topic t:0 --to 1 --new-ids" in "\n".join(run.world.story)
+
+
 @pytest.mark.parametrize("sink", ["hdfs", "spark-hdfs"])
 def test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset(sink: str) -> None:
     """Neither new records, which take the lost offsets, nor restarts have it go on by itself."""
