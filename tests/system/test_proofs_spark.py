@@ -22,6 +22,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
+from plugins.shared.kafkaoffsets import committed
 from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_kafka_ends import consumed, create
@@ -43,14 +44,14 @@ def driver_of(agent: RunningAgent) -> int:
 
 
 def at_the_end(kafka: KafkaCluster, topic: str, group: str) -> bool:
-    """Whether the group has everything that the topic holds now."""
+    """Return True if the group has everything that the topic holds now. Its coordinator may be moving."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
     try:
         partitions = [
             TopicPartition(topic, number) for number in consumer.list_topics(topic).topics[topic].partitions
         ]
         return all(
-            at.offset == consumer.get_watermark_offsets(at)[1] for at in consumer.committed(partitions, timeout=60)
+            at.offset == consumer.get_watermark_offsets(at)[1] for at in committed(consumer, partitions, seconds=60)
         )
     finally:
         consumer.close()

@@ -293,7 +293,7 @@ class Select(Operation):
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         place, report = Place("case", 1), Report("normal")
-        part = Part("source", "s", "a.sources.s", place, {}, "a.sources.s")
+        part = Part("source", "s", "a.sources.s", place, {})
         lines = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in settings["config"].items()}
         spec = SelectorReader(part, lines, tuple(settings["channels"]), report).read()
         if report.failed:
