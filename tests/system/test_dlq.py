@@ -14,8 +14,8 @@ from tests.system.running import agent_command, kafka_channel, unique
 CONFIGURATION = "a1.channels = c1\na1.sinks = k1\na1.sinks.k1.type = null\na1.sinks.k1.channel = c1\n"
 HUGE = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
 LETTERS = [
-    DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 3), Event(b"\xff\0", {"grüße": "世界"}), "no such row"),
-    DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 4), Event(HUGE), "no such row"),
+    DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 3), Event(b"\xff\0", {"grüße": "世界"}), "no such row", group="g"),
+    DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 4), Event(HUGE), "no such row", group="g"),
     DeadLetter("a1.sources.s1", None, Event(b"x", {"grüße": "世" * 1_000_000}), "too large"),
 ]
 
@@ -26,7 +26,7 @@ def test_letters_are_counted_and_shown_whole(kafka_cluster: KafkaCluster, tmp_pa
     letters: FileDeadLetters | KafkaDeadLetters
     if kind == "topic":
         topic, servers = unique("dlq"), kafka_cluster.bootstrap_servers
-        file.write_text(CONFIGURATION + kafka_channel(servers, topic))
+        file.write_text(CONFIGURATION + "a1.sinks.k1.group = g\n" + kafka_channel(servers, topic))
         letters = KafkaDeadLetters(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
     else:
         file.write_text(CONFIGURATION + f"a1.channels.c1.type = memory\na1.deadletters.directory = {tmp_path}\n")
