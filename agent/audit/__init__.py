@@ -1,1 +1,1 @@
-"""Whether everything arrived: sums of what went in and out, and what stores hold beside a topic."""
+"""Audit of completeness: sums of the events put and delivered, and stores compared with a topic."""

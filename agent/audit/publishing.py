@@ -29,7 +29,7 @@ DAYS = 7
 CLIENT = {"message.timeout.ms": 0, "linger.ms": 1}
 """Whatever it takes, a report is published while its agent lives."""
 HEADERS = [("flafka.format", b"raw/1")]
-"""So that a Kafka channel can read the topic."""
+"""Record headers with which a Kafka channel can read the topic."""
 
 
 class Audit:
@@ -55,13 +55,15 @@ class Audit:
                     raise failure(e, text) from e
 
     def put(self, batch: Batch) -> None:
-        """These events are in the channel."""
+        """Report that the channel has stored these events."""
         if len(batch):
             self._publish([Report(self.stream.topic, PUT, tally(batch))])
 
     def taken(self, ranges: Iterable[tuple[PartitionClaim, int, int, Minutes]], by: str = "") -> None:
-        """These are delivered, filtered out or kept as dead letters, and about to be committed: records from
-        `start` up to, not including, `end` of a partition. `by` is the reader that took them."""
+        """Report records that are delivered, filtered out or kept as dead letters, before they are committed.
+
+        A range is the records of a partition from `start` up to `end`, exclusive. `by` is the reader that took them.
+        """
         self._publish(
             Report(claim.topic, claim.group, dict(minutes), _chain(claim), start, end, by)
             for claim, start, end, minutes in ranges
@@ -72,7 +74,7 @@ class Audit:
         self._publish([Report(claim.topic, claim.group, {}, _chain(claim), start, end, by, withdrawn=True)])
 
     def alive(self) -> None:
-        """Time goes on: what is missing in a minute may be told now, though nothing came since."""
+        """Report that time has passed: a minute may count as complete now, though nothing came since."""
         self._publish([Report(self.stream.topic, "", {})])
 
     def _publish(self, reports: Iterable[Report]) -> None:
@@ -124,7 +126,7 @@ def _chain(claim: PartitionClaim) -> str:
 
 
 class Tallies:
-    """What a delivery has taken and not committed, in sums by minute: a `Listener` of it."""
+    """Sums by minute of the events that a delivery has taken and not committed; a `Listener` of it."""
 
     def __init__(self, audit: Audit | None = None) -> None:
         self._audit, self._by = audit, uuid.uuid4().hex[:8]
@@ -140,11 +142,11 @@ class Tallies:
             self._minutes.pop(partition, None)
 
     def of(self, partition: int) -> dict[int, Sum]:
-        """What was taken of it."""
+        """Return the sums of the events taken of this partition."""
         return dict(self._minutes[partition])
 
     def report(self, ranges: Iterable[tuple[PartitionClaim, int, int]]) -> None:
-        """Tell the audit what is about to be committed: records `start` up to, not including, `end` of each claim."""
+        """Report what is about to be committed: records from `start` up to `end`, exclusive, of each partition."""
         if self._audit is not None:
             found = ((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
             self._audit.taken(found, self._by)

@@ -1,7 +1,7 @@
 """The audit of a pipeline: does a store hold exactly what the channel holds, event by event?
 
-Used by the demo and by the fault tests. It reads the topic itself, the commit record of the `hdfs` sink, the rows of
-HBase and the documents of Solr, not the agent's counters, so that an agent that counts wrongly is found out.
+Used by the demo and by the fault tests. It reads the topic, the commit log of the `hdfs` sink, the rows of HBase and
+the documents of Solr. It does not trust the agent's counters, which may be wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Manifest:
 
 @dataclass
 class Reconciliation:
-    """What was compared, and every difference found. They balance when there is none."""
+    """Events compared, and every difference found. They balance when there is none."""
 
     channel_events: int = 0
     delivered_events: int = 0
@@ -45,7 +45,7 @@ class Reconciliation:
 
     @property
     def balanced(self) -> bool:
-        """Whether every event of the channel was delivered exactly once, unchanged."""
+        """Return True if every event of the channel was delivered exactly once, unchanged."""
         return not self.differences and self.channel_events == self.delivered_events
 
 
@@ -177,7 +177,7 @@ def lines(data: bytes) -> list[bytes]:
 
 
 def stored(records: Mapping[int, list[Taken]]) -> dict[str, bytes]:
-    """What a topic holds: bodies by event id."""
+    """Return the bodies of the events that a topic holds, by event id."""
     batches = [taken.batch for takes in records.values() for taken in takes]
     return {
         str(id): body for batch in batches for id, body in zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
@@ -185,7 +185,7 @@ def stored(records: Mapping[int, list[Taken]]) -> dict[str, bytes]:
 
 
 def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
-    """What the `hbase` sink wrote through a Thrift server, `host:port`: cells by qualifier, by row key."""
+    """Return what the `hbase` sink wrote through a Thrift server, `host:port`: cells by qualifier, by row key."""
     happybase = require("happybase", "hbase")
     host, _, port = thrift.partition(":")
     with closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
@@ -196,7 +196,7 @@ def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
 
 
 def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
-    """What the `solr` sink wrote into a core: documents by id; committed first, so that they can be found."""
+    """Return the documents that the `solr` sink wrote into a core, by id. Commits first, to find them all."""
     pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
     session = requests.Session()
     session.trust_env = False
@@ -206,7 +206,7 @@ def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
 
 
 def differences(channel: Mapping[str, bytes], store: Mapping[str, bytes]) -> list[str]:
-    """What a store that keeps ids has lost, has too much of, or has changed; empty where nothing differs."""
+    """Return the events that a store which keeps ids has lost, has too many of, or has changed."""
     found = []
     for what, ids in (
         ("lost", channel.keys() - store.keys()),

@@ -38,7 +38,7 @@ _ALL = (1 << 64) - 1
 
 
 class Sum(NamedTuple):
-    """Of some events."""
+    """Number and checksum of some events."""
 
     events: int = 0
     checksum: int = 0
@@ -54,7 +54,7 @@ Minutes = Mapping[int, Sum]
 
 
 def tally(batch: Batch) -> dict[int, Sum]:
-    """What is in a batch, by minute."""
+    """Return the sums of a batch by minute."""
     if not len(batch):
         return {}
     minutes, rows = np.unique(_minutes(batch), return_inverse=True)
@@ -111,7 +111,7 @@ def _minutes(batch: Batch) -> npt.NDArray[np.int64]:
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one stage says, as a JSON record of the audit's topic.
+    """Report of one stage, a JSON record of the audit's topic.
 
     A producer's report stands for itself. A consumer's names the records it covers: `start` up to, not including,
     `end` of a `chain`, which is one partition as one group reads it. It is published before these records are
@@ -161,20 +161,20 @@ class Difference(NamedTuple):
 
 
 class Ledger(msgspec.Struct):
-    """What all stages of one topic have reported, from an audit's topic read in order."""
+    """Reports of all stages of one topic, from an audit's topic that is read in order."""
 
     minutes: dict[int, dict[str, Sum]] = msgspec.field(default_factory=dict)
     """By minute and stage."""
     stages: list[str] = msgspec.field(default_factory=list)
-    """All that were ever heard of."""
+    """Every stage that has ever reported."""
     changed: dict[int, int] = msgspec.field(default_factory=dict)
-    """When a minute was last reported on, in ms since the epoch."""
+    """By minute: time of the latest report on it, in milliseconds since the epoch."""
     latest: dict[str, list[Report]] = msgspec.field(default_factory=dict)
     """The last reports of each stage and chain: those that may still be replaced."""
     before: dict[str, tuple[int, dict[int, int]]] = msgspec.field(default_factory=dict)
     """By stage and chain: the time of the latest report, and `changed` of its minutes before it."""
     told: dict[str, str] = msgspec.field(default_factory=dict)
-    """What `news` has told, by minute and stage."""
+    """By minute and stage: text that `news` has returned."""
 
     def add(self, report: Report, time: int) -> None:
         """Enter a report, published at that time."""
@@ -244,5 +244,5 @@ class Ledger(msgspec.Struct):
         return found
 
     def quiet(self, minute: int, since: int) -> bool:
-        """Whether nothing was reported on that minute since then: what is missing now is not on its way."""
+        """Return True if nothing was reported on that minute since then: what is missing is not on its way."""
         return self.changed.get(minute, 0) <= since

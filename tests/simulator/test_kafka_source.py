@@ -9,10 +9,18 @@ import pytest
 from plugins import Metrics
 from plugins.shared.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
+from tests.simulator.kafka.groups import Committed
 from tests.simulator.processes import Process
 from tests.simulator.program import installed
 from tests.simulator.running import run_in
 from tests.simulator.world import World, simulation
+
+
+def committed(brokers: Brokers, partition: int) -> Committed:
+    """Return the offset that the group has committed in that partition of the topic."""
+    found = brokers.committed("g", "t", partition)
+    assert found is not None
+    return found
 
 
 def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,7 +49,7 @@ def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytes
         brokers.advance_low_watermark("t", 0, 3)
         world.later(30, lambda: brokers.put("t", 0, b"f"))
         run_in(world, Process(world, "p"), body)
-        assert [brokers.committed("g", "t", partition).offset for partition in (0, 1)] == [6, 5]  # type: ignore[union-attr]
+        assert [committed(brokers, partition).offset for partition in (0, 1)] == [6, 5]
     assert sorted(read) == [(0, 3), (0, 4), (0, 5), (1, 4)]
     assert "2 records are lost; it goes on with the earliest record there is, 3" in caplog.text
     assert metrics.get("KafkaOffsetLostCount") == 1
@@ -83,7 +91,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_first_record(
             brokers.commit_as_foreigner("g", "t", partition, 0)
         world.later(20, create_again)
         run_in(world, Process(world, "p"), body)
-        assert [brokers.committed("g", "t", partition).offset for partition in (0, 1)] == [new, new]  # type: ignore[union-attr]
+        assert [committed(brokers, partition).offset for partition in (0, 1)] == [new, new]
     everything = {(p, b"new %d" % number) for p in (0, 1) for number in range(new)}
     assert everything <= set(read)
     assert len(read) < 10 + 2 * 2 * new, "none comes more than twice"
@@ -115,8 +123,8 @@ def test_an_offset_of_a_deleted_topic_counts_as_none(caplog: pytest.LogCaptureFi
             brokers.put("t", 0, b"a")
         brokers.commit_as_foreigner("g", "t", 0, 3, OffsetMetadata(topic_id="deleted").text())
         run_in(world, Process(world, "p"), body)
-        at = brokers.committed("g", "t", 0)
-        assert (at.offset, OffsetMetadata.parse(at.metadata).topic_id) == (5, str(brokers.topics["t"].id))  # type: ignore[union-attr]
+        at = committed(brokers, 0)
+        assert (at.offset, OffsetMetadata.parse(at.metadata).topic_id) == (5, str(brokers.topics["t"].id))
     assert read == {0, 1, 2, 3, 4}
     assert "begins with the first record of partitions 0;" in caplog.text
     assert metrics.get("KafkaOffsetLostCount") == 1

@@ -175,7 +175,7 @@ class Table:
         self.calls: list[list[bytes]] = []
         self._together = threading.Barrier(at_once)
 
-    def families(self, table: str) -> set[str]:
+    def families(self, table: str) -> set[str] | None:
         return {"f"}
 
     def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
@@ -285,7 +285,7 @@ class Dropped(Table):
         super().__init__(1)
         self.there, self.created = True, 0
 
-    def families(self, table: str) -> set[str] | None:  # type: ignore[override]
+    def families(self, table: str) -> set[str] | None:
         return {"f"} if self.there else None
 
     def create(self, table: str, family: str) -> None:
