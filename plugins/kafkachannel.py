@@ -187,11 +187,16 @@ class KafkaBackedChannel(Channel[C]):
         """
 
     @abstractmethod
-    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def record(
+        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})
+    ) -> None:
         """Commit positions for a group that no reader is a member of.
 
-        Raises Retry, also while one is; Conflict where the group was reset since, or another sink's record has taken
-        the place of the claims' own.
+        `last` is, by partition, the record before each position, as far as the owner knows it. The next owner checks
+        that brokers still have that record.
+
+        Raises Retry, also while the group has a member; Conflict where the group was reset since, or another sink's
+        commit log has replaced that of this owner.
         """
 
     @abstractmethod

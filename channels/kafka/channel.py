@@ -346,9 +346,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             for partition in assigned(member.assignment, self.config.topic)
         }
 
-    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def record(
+        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})
+    ) -> None:
         """Commit offsets without membership in the group; `OutsideCommits.record` says how."""
-        self._outside().record(positions)
+        self._outside().record(positions, last)
 
     def refuse(self, error: FlafkaError) -> None:
         """See `OutsideCommits.refuse`."""

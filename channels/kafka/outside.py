@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from channels.kafka.positions import ANSWER_SECONDS
-from plugins import Conflict, PartitionClaim, Retry
+from plugins import Conflict, LastRecord, PartitionClaim, Retry
 from plugins.shared.kafkaoffsets import committed, metadata_of
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, RecordsLost, overtaken, undone
 
@@ -28,14 +29,16 @@ class OutsideCommits:
     ) -> None:
         self._consumer, self._confirm, self._log = consumer, confirm, log
 
-    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def record(
+        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})
+    ) -> None:
         """Commit offsets without membership, which works while the group has no members.
 
         Without a member nothing fences an owner that was overtaken. So the group is looked at before, and within
         an epoch no offset goes back. If its metadata does not name the topic, the brokers have to. An owner that
         slept between the two may undo a reset, and logs that.
         """
-        self._commit_where(positions, lambda claim, said: True)
+        self._commit_where(positions, lambda claim, said: True, last=last)
 
     def refuse(self, error: RecordsLost) -> None:
         """Commit with the group's offset that brokers have lost records before it. Conflict as for `record`."""
@@ -62,6 +65,7 @@ class OutsideCommits:
         positions: Mapping[PartitionClaim, int],
         wanted: Callable[[PartitionClaim, OffsetMetadata], bool],
         lost: str = "",
+        last: Mapping[int, LastRecord] = MappingProxyType({}),
     ) -> None:
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
@@ -73,7 +77,9 @@ class OutsideCommits:
                         claim.topic,
                         partition,
                         positions[claim],
-                        metadata=OffsetMetadata.of(claim)._replace(lost=lost).text(),
+                        metadata=OffsetMetadata.of(claim)
+                        ._replace(lost=lost, time=last.get(partition, LastRecord()).timestamp)
+                        .text(),
                     )
                     for partition, claim in claims.items()
                 }

@@ -186,7 +186,7 @@ def read_before(
     last: Mapping[int, LastRecord],
 ) -> dict[PartitionClaim, Before]:
     """Return what is known of the record before each position: by the sink's commit log (`last`, by partition), or by
-    the leader epoch that was committed with the same offset.
+    the leader epoch or the timestamp that was committed with the same offset.
     """
     group = {at.partition: at for at in committed}
     found: dict[PartitionClaim, Before] = {}
@@ -197,6 +197,8 @@ def read_before(
         known = last.get(claim.partition, LastRecord())
         if at.offset == offset and at.leader_epoch is not None:
             known = known._replace(leader_epoch=at.leader_epoch)
+        if at.offset == offset and known.timestamp < 0:
+            known = known._replace(timestamp=OffsetMetadata.parse(metadata_of(at)).time)
         found[claim] = Before(offset, known, at.offset)
     return found
 

@@ -28,7 +28,7 @@ the answer, it logs that. So one of the two sees that a reset was undone.
 
 
 class OffsetMetadata(NamedTuple):
-    """Metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…&lost=…` that a NUL ends.
+    """Metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…&lost=…&time=…` that a NUL ends.
 
     librdkafka reads metadata up to a NUL, and past its end where there is none; its Python binding writes one by
     itself. Flume writes an empty text. A text of another program counts as empty.
@@ -46,6 +46,10 @@ class OffsetMetadata(NamedTuple):
     """Lost records, as `RecordsLost.lost`; empty if there are none. A reset of the group removes it."""
     version: int = VERSION
     """Version of the metadata that was read."""
+    time: int = -1
+    """Timestamp of the record before the offset, in milliseconds since the epoch; -1 while unknown. It distinguishes
+    that record from a later one with its offset where the owner does not know leader epochs (Spark).
+    """
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
@@ -61,6 +65,7 @@ class OffsetMetadata(NamedTuple):
             found.get("record", ""),
             lost if _LOST.fullmatch(lost) else "",
             int(version) if _NUMBER.fullmatch(version) else VERSION,
+            int(last) if _NUMBER.fullmatch(last := found.get("time", "")) else -1,
         )
 
     @classmethod
@@ -76,6 +81,7 @@ class OffsetMetadata(NamedTuple):
             "ids": self.ids,
             "record": self.record,
             "lost": self.lost,
+            "time": str(self.time) if self.time >= 0 else "",
         }
         return urlencode({name: value for name, value in fields.items() if value})
 

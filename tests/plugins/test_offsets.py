@@ -19,6 +19,7 @@ SAID = st.builds(
     st.text(),
     st.sampled_from(["", "30", "7?", "7+"]),
     st.just(VERSION),
+    st.sampled_from([-1, 0, MILLIS]),
 )
 
 

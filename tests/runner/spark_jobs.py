@@ -36,7 +36,7 @@ class Recording(KafkaChannel):
 
     recorded: Mapping[PartitionClaim, int]
 
-    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int], last: Any = None) -> None:
         self.recorded = dict(positions)
 
     def confirm(self, claim: PartitionClaim) -> None:

@@ -96,7 +96,7 @@ class Joined(Recording):
 
     members = 1
 
-    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int], last: Any = None) -> None:
         if self.members:
             raise Retry("the group has members")
         super().record(positions)

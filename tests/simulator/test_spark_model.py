@@ -97,7 +97,7 @@ class Positions(KafkaChannel):
     def refusals(self, group: str | None, positions: Any = None, _: Any = None) -> Any:
         return []
 
-    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int], last: Any = None) -> None:
         world().models["positions"].update({claim.partition: end for claim, end in positions.items()})
 
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:

@@ -159,6 +159,22 @@ def test_a_loss_that_is_followed_by_another_one_is_accepted_from_the_first_recor
     assert "the operator: agent group reset g --topic t:0 --to 1 --new-ids" in "\n".join(run.world.story)
 
 
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("sink", ["spark-solr", "spark-hbase", "spark-kafka", "spark-hdfs"])
+def test_a_sink_on_spark_notices_that_a_new_record_has_the_offset_of_one_it_has_delivered(
+    sink: str, *, running: bool
+) -> None:
+    """Spark itself takes the new record for the one that it has read."""
+    between = () if running else (Step(20, "stop", ("h1",)), Step(30, "kill", ("h1",)))
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "put", (1, 0)),
+        *between, Step(20, "truncate", (0, 1)), Step(0, "elsewhere", (1,)),
+        Step(0, "start", ("h1",)), Step(40, "refused", (0,)),
+    )  # fmt: skip
+    assert "the record before that is not the one that was read" in "\n".join(run.world.story)
+    assert run.delivered.keys() == set(run.bodies)
+
+
 @pytest.mark.parametrize("sink", ["hdfs", "spark-hdfs"])
 def test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset(sink: str) -> None:
     """Neither new records, which take the lost offsets, nor restarts have it go on by itself."""
@@ -203,7 +219,7 @@ def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a
         "spark-hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(20, "stream", (6, 0.7)),
         Step(6, "recreate", (1, 1)), Step(3, "put", (2, 0)), Step(0.5, "kill", ("h1",)),
         faults=(
-            Fault("driver-1", "kafka.describe_topic", 11, Kind.KILLED_AFTER, 0),
+            Fault("driver-1", "kafka.describe_topic", 12, Kind.KILLED_AFTER, 0),
             Fault("executor-4", "hbase.put", 1, Kind.KILLED, 0),  # the query fails
             Fault("driver-2", "kafka.committed", 5, Kind.PAUSED_AFTER, 2.0),
         ), seed=63001581,

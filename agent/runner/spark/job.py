@@ -23,6 +23,7 @@ from plugins import (
     EventId,
     Interceptor,
     KafkaBackedChannel,
+    LastRecord,
     Metrics,
     PartitionClaim,
     Receipt,
@@ -158,7 +159,8 @@ def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
     else:
         delivery.flush()
         letters = delivery.rejections.take()
-        receipt = Receipt(pending.claim, pending.start, pending.end, pending.events, None)
+        last = LastRecord(pending.last_timestamp)
+        receipt = Receipt(pending.claim, pending.start, pending.end, pending.events, None, last=last)
     interceptors = _of_interceptors(delivery.interceptors)
     minutes = tallies.of(pending.claim.partition)
     return Result(receipt, _counts(delivery.metrics), minutes, delivery.rejections.events, letters, interceptors)

@@ -10,10 +10,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from agent.audit.publishing import audit_of
@@ -35,7 +34,7 @@ from plugins import (
     Sink,
 )
 from plugins.shared.kafkaproperties import java_properties
-from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, overtaken
+from plugins.shared.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
 
 log = logging.getLogger("spark")
 
@@ -58,6 +57,8 @@ class Query:
         self.audit = audit_of(self.channel, job.options)
         self.expected: dict[int, int] = {}
         self.claims: dict[int, PartitionClaim] = {}
+        self._last: dict[int, LastRecord] = {}
+        """By partition: the record before the position in `expected`, as far as it is known."""
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._unrecorded: dict[PartitionClaim, int] = {}
@@ -83,7 +84,7 @@ class Query:
                     clock.look()
                     if time.monotonic() - looked > LOOK_SECONDS:
                         with suppress(Retry):  # no broker answers
-                            self._look()
+                            self._look_for_truncations()
                         looked = time.monotonic()
                     # One that is behind begins the next micro-batch at once: it is never seen at rest.
                     if stopping.is_set() and (self._over.is_set() or not query.status["isTriggerActive"]):
@@ -109,13 +110,12 @@ class Query:
         positions = self.channel.positions(self.job.sink.group)
         self._refuse_members(positions)
         begun: dict[PartitionClaim, int] = {}
-        last: dict[int, LastRecord] = {}
         fresh = []
         for claim, committed in positions.items():
             if self.committing is not None:
                 found = self.committing.resume(claim, committed)
                 claim, committed = found.claim, found.position
-                last[claim.partition] = found.last
+                self._last[claim.partition] = found.last
                 self._keep_noted(claim, of_notes(found.notes))
             else:
                 if isinstance(self.sink, PlainSink):
@@ -137,7 +137,7 @@ class Query:
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
-        self._look_for_records(last)
+        self._look_for_records()
 
     def _refuse_members(self, claims: Iterable[PartitionClaim]) -> None:
         """Raises Retry where members of the group, on threads, keep a sink's record in another place.
@@ -199,7 +199,18 @@ class Query:
             if known:
                 self.channel.restore(known)
 
-    def _look_for_records(self, last: Mapping[int, LastRecord] = MappingProxyType({})) -> None:
+    def _look_for_truncations(self) -> None:
+        """Raise RecordsLost where brokers have lost a record that this query has delivered, besides what `_look`
+        raises: Spark does not notice it once new records have taken the lost offsets.
+
+        What retention has removed is no matter here: executors may have read it.
+        """
+        with self._lock:
+            known = {p: offset for p, offset in self.expected.items() if self.claims[p] not in self._unrecorded}
+            positions, last = {self.claims[p]: offset for p, offset in known.items()}, dict(self._last)
+        self._refuse(error for error in self._refusals(positions, last) if isinstance(error, RecordsLost))
+
+    def _look_for_records(self) -> None:
         """Raises FlafkaError, with the way out, where the brokers do not have the records that come next.
 
         A loss by brokers is kept with the group's offset: Spark would go on by itself, past records, once new ones
@@ -207,8 +218,18 @@ class Query:
         record of a topic made again is to be given up.
         """
         positions = {self.claims[partition]: offset for partition, offset in self.expected.items()}
+        self._refuse(self._refusals(positions, self._last))
+
+    def _refusals(
+        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord]
+    ) -> Sequence[FlafkaError]:
+        """Return the errors of the channel for these positions. Raises what `_look` raises."""
         refusals = self.channel.refusals(self.job.sink.group, positions, last)
         self._look()
+        return refusals
+
+    def _refuse(self, refusals: Iterable[FlafkaError]) -> None:
+        """Raise the first of these errors, which is kept with the group's offset."""
         for error in refusals:
             with suppress(Retry, Conflict):  # the next attempt finds it again
                 self.channel.refuse(error)
@@ -264,7 +285,9 @@ class Query:
             if self.committing is not None:
                 self.committing.commit(receipt)
                 rejected += self._keep_noted(receipt.claim, result.letters)
-            self.expected[partition] = ends[receipt.claim] = receipt.end
+            with self._lock:
+                self.expected[partition] = ends[receipt.claim] = receipt.end
+                self._last[partition] = receipt.last
             counts = {**Counter(result.counts) + self._own_counts()}
             counts |= {"EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1}
             report(self.job.sink.name, counts, interceptors=result.interceptors)
@@ -293,7 +316,9 @@ class Query:
             self._unrecorded |= ends
             try:
                 if self._unrecorded:
-                    self.channel.record(self._unrecorded)
+                    ended = {claim.partition: end for claim, end in self._unrecorded.items()}
+                    last = {p: one for p, one in self._last.items() if ended.get(p) == self.expected.get(p)}
+                    self.channel.record(self._unrecorded, last)
                     self._unrecorded = {}
             except Retry as e:
                 log.info("%s", e)

@@ -49,4 +49,22 @@ DRIVER = (
         "        self._look()\n        refusals = self.channel.refusals(self.job.sink.group, positions, last)\n",
         "test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left",
     ),
+    Mutant(
+        "loss-under-a-query",
+        "a driver checks while its query runs that brokers have the last record that it delivered",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "                            self._look_for_truncations()\n",
+        "                            self._look()\n",
+        "test_a_sink_on_spark_notices_that_a_new_record_has_the_offset_of_one_it_has_delivered",
+    ),
+    Mutant(
+        "time-of-last-record",
+        "a driver commits the time of the last record, by which its successor finds that brokers have lost it",
+        SPARK,
+        OUTSIDE,
+        "time=last.get(partition, LastRecord()).timestamp",
+        "time=-1",
+        "test_a_sink_on_spark_notices_that_a_new_record_has_the_offset_of_one_it_has_delivered",
+    ),
 )
