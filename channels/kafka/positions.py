@@ -148,6 +148,11 @@ class Log:
         found = self._first(offset)
         return found is not None and found.offset() == offset and found.timestamp()[1] != timestamp
 
+    def leader_epoch(self, offset: int) -> int:
+        """Return the leader epoch of the record at that offset; -1 where there is none. Raises as `truncated`."""
+        found = self._first(offset)
+        return found.leader_epoch() if found is not None and found.offset() == offset else -1
+
     def low(self) -> int:
         """Return the offset of the oldest record. Raises as `truncated`."""
         return watermarks(self._consumer, TopicPartition(self._topic, self._partition), ANSWER_SECONDS)[0]
@@ -225,6 +230,25 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
                 yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else low}+", low)
     finally:
         consumer.close()
+
+
+def leader_epochs(
+    properties: Mapping[str, Any], positions: Mapping[PartitionClaim, int]
+) -> dict[PartitionClaim, int]:
+    """Return the leader epoch of the record before each position. Left out: those that brokers do not tell now."""
+    found: dict[PartitionClaim, int] = {}
+    if not positions:
+        return found
+    consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
+    try:
+        for claim, offset in positions.items():
+            if (epoch := Log(consumer, claim).leader_epoch(offset - 1)) >= 0:
+                found[claim] = epoch
+    except (KafkaException, Retry):  # not worth a failure: the partition is read without it
+        pass
+    finally:
+        consumer.close()
+    return found
 
 
 def called(member: Any) -> str:

@@ -12,7 +12,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.calls import Calls
 from channels.kafka.fetched import Fetched, Start
-from channels.kafka.positions import Before, TopicIds, claims_of, kept_refusals, read_before, truncations
+from channels.kafka.positions import (
+    Before,
+    TopicIds,
+    claims_of,
+    kept_refusals,
+    leader_epochs,
+    read_before,
+    truncations,
+)
 from channels.kafka.unread import UnreadPartitions
 from plugins import (
     FlafkaError,
@@ -361,9 +369,13 @@ class KafkaReader(Poller, Reader):
         self._refuse_truncated(read)
         begun = {claim: self._oldest(claim) if at is None else at for claim, at in starts.items()}
         positions = {claim.partition: at for claim, at in begun.items()}
-        self._fetched.add({claim: Start(at, _leader_epoch(read.get(claim))) for claim, at in begun.items()})
+        epochs = {claim: _leader_epoch(read.get(claim)) for claim in begun}
+        # Another program, or a reset, has committed an offset alone: a later loss before it would not be noticed.
+        without = {claim: at for claim, at in begun.items() if at and epochs[claim] is None and not claim.replay}
+        epochs |= (known := leader_epochs(self._properties, without))
+        self._fetched.add({claim: Start(at, epochs[claim]) for claim, at in begun.items()})
         self._fresh |= positions.keys()
-        if fresh := {claim: at for claim, at in begun.items() if claims.get(claim) != at}:
+        if fresh := {claim: at for claim, at in begun.items() if claims.get(claim) != at or claim in known}:
             self._commit(fresh)  # where each begins, and under which claim, before anything is taken
         return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
 

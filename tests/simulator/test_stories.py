@@ -159,6 +159,19 @@ def test_a_loss_that_is_followed_by_another_one_is_accepted_from_the_first_recor
     assert "the operator: agent group reset g --topic t:0 --to 1 --new-ids" in "\n".join(run.world.story)
 
 
+@pytest.mark.parametrize("sink", ["hdfs", "solr"])
+def test_a_loss_before_an_offset_that_another_program_has_committed_is_noticed_once_an_agent_has_it(
+    sink: str,
+) -> None:
+    """Nothing was read behind that offset when its agent ended."""
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "elsewhere", (2,)), Step(0, "foreign", (0, 2)),
+        Step(0, "start", ("h1",)), Step(30, "stop", ("h1",)), Step(30, "truncate", (0, 1)),
+        Step(0, "elsewhere", (1,)), Step(0, "start", ("h1",)), Step(40, "refused", (0,)),
+    )  # fmt: skip
+    assert "has read records 1 to 1, 1 in all, which the brokers have lost" in "\n".join(run.world.story)
+
+
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("sink", ["spark-solr", "spark-hbase", "spark-kafka", "spark-hdfs"])
 def test_a_sink_on_spark_notices_that_a_new_record_has_the_offset_of_one_it_has_delivered(
