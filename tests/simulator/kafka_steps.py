@@ -79,9 +79,13 @@ class KafkaSteps(Replays):
         if partition >= self.brokers.count(TOPIC):
             return
         self._read_log()
-        end = self.brokers.end_offset(TOPIC, partition)
-        self.brokers.truncate(TOPIC, partition, max(0, end - lost))
-        self._lost(partition, max(0, end - lost))
+        start = max(0, self.brokers.end_offset(TOPIC, partition) - lost)
+        at = self.brokers.committed(GROUP, TOPIC, partition)
+        if at is not None and at.leader_epoch < 0 and OffsetMetadata.parse(at.metadata).time < 0:
+            # The offset of another program, or of a reset, that no agent has taken over: the loss cannot be noticed.
+            self._gone(self.skipped, partition, start, at.offset)
+        self.brokers.truncate(TOPIC, partition, start)
+        self._lost(partition, start)
 
     def do_backup(self) -> None:
         """The operator keeps a copy of the brokers' disks."""
