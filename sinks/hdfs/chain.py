@@ -11,11 +11,12 @@ from collections import deque
 
 import msgspec
 
-from plugins import Conflict, PartitionClaim, Retry
+from plugins import Conflict, LastRecord, PartitionClaim, Retry
 from sinks.hdfs.filesystem import FileSystem, Refused
 from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
 from sinks.hdfs.places import epochs_directory, stage_directory, temporary
 
+UNKNOWN_RECORD = LastRecord()
 KEEP_MS = 24 * 3600 * 1000
 """Manifests stay so long after their time."""
 PASSED_AT_ONCE = 20
@@ -152,11 +153,15 @@ class Chain:
         if self.last is not None and self.last.note:
             self._hdfs.delete(self.last.note)
 
-    def begin(self, committed: int | None) -> int | None:
-        """Return the offset to go on at; a log without a manifest begins there (None: with the first record)."""
+    def begin(self, committed: int | None, before: LastRecord = UNKNOWN_RECORD) -> int | None:
+        """Return the offset to go on at; a log without a manifest begins there (None: with the first record).
+
+        `before` is the record before that offset, as far as it is known: the log begins with it.
+        """
         if self.last is None and not self.sealed:
+            first = msgspec.structs.replace(self._empty(committed or 0), last=before)
             with contextlib.suppress(Conflict):  # another owner was faster
-                self._put(self._empty(committed or 0), BEGIN)
+                self._put(first, BEGIN)
             self.look()
         return self.go_on(committed)
 
@@ -183,7 +188,8 @@ class Chain:
                 else:
                     start, note = self.last.end, self.last.note
                     end = self.last.start if self.repeats else start
-                    manifest = msgspec.structs.replace(fence, start=start, end=end, note=note)
+                    last = LastRecord() if self.repeats else self.last.last
+                    manifest = msgspec.structs.replace(fence, start=start, end=end, note=note, last=last)
                     self._put(manifest, manifest.name)
 
     def _empty(self, at: int, successor: Successor | None = None) -> Manifest:

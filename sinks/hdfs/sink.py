@@ -354,6 +354,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             committed = max(committed or 0, begun[-1].end)
         # Who moved it may have been killed before it had kept what rejected events have left there.
         sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain, committed))]
+        moved = list(passed)
         if chain.state != self.state or chain.lacks_files(committed):
             before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
             committed = before.go_on(committed)
@@ -363,11 +364,13 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 committed = max(committed or 0, end)
             if before.successor != chain.as_successor():
                 raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
+            moved.append(before)
             sealed += [before, *self._seal_earlier(before, chain, committed)]
             if chain.state != before.state:
                 text = "%s: the record of commits was below %s and goes on below %s, at %s"
                 self.log.info(text, _place(claim), before.state, chain.state, committed)
-        position = chain.begin(committed)
+        ends = [one.last for one in reversed(moved) if one.last is not None]
+        position = chain.begin(committed, next((end.last for end in ends if end.end == committed), LastRecord()))
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
             raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")

@@ -172,6 +172,20 @@ def test_a_loss_before_an_offset_that_another_program_has_committed_is_noticed_o
     assert "has read records 1 to 1, 1 in all, which the brokers have lost" in "\n".join(run.world.story)
 
 
+@pytest.mark.parametrize("sink", ["hdfs", "spark-hdfs"])
+def test_a_loss_before_the_end_of_a_commit_log_that_is_moved_is_noticed(sink: str) -> None:
+    """The owner is killed before it commits its offset, so that the commit log alone knows the last record."""
+    process = "h1" if sink == "hdfs" else "driver-1"
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(0.5, "put", (1, 0)),
+        Step(9, "kill", ("h1",)), Step(60, "root", ("h1",)), Step(0, "truncate", (0, 1)), Step(0, "elsewhere", (1,)),
+        Step(0, "start", ("h1",)), Step(60, "refused", (0,)),
+        faults=(Fault(process, "kafka.commit", 2, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert run.world.faults
+    assert "which the brokers have lost" in (story := "\n".join(run.world.story)) or "not the one that was" in story
+
+
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("sink", ["spark-solr", "spark-hbase", "spark-kafka", "spark-hdfs"])
 def test_a_sink_on_spark_notices_that_a_new_record_has_the_offset_of_one_it_has_delivered(
