@@ -12,7 +12,7 @@ import pytest
 
 from agent.options import AgentOptions
 from agent.runner.deadletters.rejections import Rejections
-from agent.runner.spark.job import EventsTask, PartitionTask
+from agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, SummingEvents
 from agent.runner.spark.query import Query, most_records, read_topic
 from agent.testing import session
 from agent.topology import ComponentSpec, Tolerance
@@ -49,10 +49,24 @@ def test_a_task_hands_over_what_interceptors_reject() -> None:
     assert (result.offered, result.receipt.events) == (3, 2)
     told: list[Any] = []
     counted: list[Any] = []
-    events = EventsTask(job, sink, {0: CLAIM}, CLAIM, counted.append, told.append, keep_dead_letters=False)
+    made: list[Any] = []
+    events = EventsTask(
+        job, sink, {0: CLAIM}, CLAIM, counted.append, told.append, made.append, keep_dead_letters=False
+    )
     batches = [*events(iter([records(b'{"a": 1}', b"no")]))]
+    assert made == [{("", 0): {(0, 0): 1}}]
     assert [row["body"] for batch in batches for row in batch.to_pylist()] == [b'{"a": 1}']
     assert counted[0]["i"][0]["EventRejectedCount"] == 1
+
+
+def test_events_of_a_micro_batch_count_once_and_are_forgotten_later() -> None:
+    summing = SummingEvents()
+    made = summing.addInPlace({}, {("q", 1): {(0, 5): 3}})
+    made = summing.addInPlace(made, {("q", 1): {(1, 0): 4}})
+    made = summing.addInPlace(made, {("q", 1): {(0, 5): 3}, ("other", 0): {(0, 5): 3}})  # a task that ran again
+    assert made == {("q", 1): {(0, 5): 3, (1, 0): 4}, ("other", 0): {(0, 5): 3}}
+    made = summing.addInPlace(made, {("q", 1 + KEPT_MICRO_BATCHES): {(0, 8): 1}})
+    assert made == {("q", 1 + KEPT_MICRO_BATCHES): {(0, 8): 1}, ("other", 0): {(0, 5): 3}}
 
 
 def test_a_task_whose_events_are_nearly_all_rejected_fails() -> None:
@@ -65,7 +79,7 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     with pytest.raises(Retry, match="created again"):
         PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
-    task = EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, [].append, keep_dead_letters=True)
+    task = EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, [].append, [].append, keep_dead_letters=True)
     with pytest.raises(Retry, match="created again"):
         next(task(iter([records(b"1")])))
 

@@ -15,6 +15,7 @@ import pytest
 from agent.config import Diagnostic, load
 from agent.options import AgentOptions
 from agent.runner.retries import with_brokers
+from agent.runner.spark import processing as module
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from agent.testing import session
@@ -241,6 +242,30 @@ def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path
     assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
     made.idle("a1.sinks.p.rows")
     assert recorded == [{CLAIM: 7}]
+
+
+def test_events_count_as_delivered_once_all_outputs_have_finished_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, told = processing(tmp_path), []
+    monkeypatch.setattr(module, "report", lambda sink, counts, *_, **__: told.append(dict(counts)))
+    made.channel.record = lambda positions: None
+    made._finished = {"rows": 0, "more": 0}
+    made._made = SimpleNamespace(
+        value={("r", 0): {(0, 0): 3, (1, 0): 2}, ("r", 1): {(0, 3): 4}, ("m", 0): {(0, 0): 3}, ("m", 1): {(1, 0): 2}}
+    )
+
+    def finished(output: str, batch: int) -> dict[str, float]:
+        rates = {"batchDuration": 1, "processedRowsPerSecond": 1.0, "sources": [], "stateOperators": []}
+        made.show(SimpleNamespace(name=f"a1.sinks.p.{output}", id=output[0], batchId=batch, numInputRows=1, **rates))
+        counts = told.pop()
+        assert counts.pop("BatchCompleteCount") == 1
+        return counts
+
+    assert finished("rows", 0) == {}
+    assert finished("more", 0) == {"EventDrainAttemptCount": 3, "EventDrainSuccessCount": 3}
+    assert finished("rows", 1) == {}
+    assert finished("more", 1) == {"EventDrainAttemptCount": 2, "EventDrainSuccessCount": 2}
 
 
 class Running:

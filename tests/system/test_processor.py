@@ -86,6 +86,9 @@ a1.sinks.p.interceptors.i1.patterns = email
         agent.until(
             lambda: agent.count("INTERCEPTOR.p.i1", "EventReceivedCount") == 2 * len(written), "each output's"
         )
+        agent.until(
+            lambda: agent.count("SINK.p", "EventDrainSuccessCount") == len(written), "each event once in the figures"
+        )
         agent.until(lambda: "is arrow/9" in agent.degraded().get("SINK.p", ""), "word of what cannot be decoded")
         assert "--component a1.sinks.p" in agent.log
         os.kill(driver_of(agent), signal.SIGKILL)

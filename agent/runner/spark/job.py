@@ -35,6 +35,12 @@ from plugins.shared.frames import to_arrow
 
 InterceptorCounts = dict[str, tuple[dict[str, float], str]]
 """By the interceptor's name: what it has counted, and its latest failure in words."""
+MicroBatches = dict[tuple[str, int], dict[tuple[int, int], int]]
+"""Numbers of events by query id and micro-batch, and within these by partition and the offset of the first record."""
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties of Spark's tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
+KEPT_MICRO_BATCHES = 64
+"""Micro-batches of each query whose numbers are kept: Spark reports the end of one while later ones are under way."""
 GAVE_UP = 3
 """A driver's exit code where it ends by itself, as there is no Spark (any more): it has said why."""
 
@@ -195,6 +201,32 @@ class SummingCauses:
         return both(one, other)
 
 
+class SummingEvents:
+    """Merges MicroBatches. A task that ran twice, and a topic that a join reads twice, count once."""
+
+    def zero(self, value: MicroBatches) -> MicroBatches:
+        """Return no numbers."""
+        return {}
+
+    def addInPlace(self, one: MicroBatches, other: MicroBatches) -> MicroBatches:
+        """Return the numbers of both, but of no more than the latest micro-batches of each query."""
+        merged = dict(one)
+        for key, events in other.items():
+            merged[key] = {**merged.get(key, {}), **events}
+        latest = dict(sorted(merged))
+        return {(query, n): own for (query, n), own in merged.items() if n > latest[query] - KEPT_MICRO_BATCHES}
+
+
+def _micro_batch() -> tuple[str, int]:
+    """Return the query and the micro-batch of this task; an empty id outside of a stream."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context is not None else None
+    number = context.getLocalProperty(BATCH_ID) if context is not None else None
+    return query or "", int(number or 0)
+
+
 def _of_interceptors(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCounts:
     return {one.name: (_counts(one.metrics), one.metrics.last_error) for one in interceptors}
 
@@ -215,12 +247,17 @@ class EventsTask(_Task):
         template: PartitionClaim,
         count: Callable[[InterceptorCounts], None],
         rejected: Callable[[Causes], None],
+        made: Callable[[MicroBatches], None],
         *,
         keep_dead_letters: bool,
     ) -> None:
-        """`count` gets what interceptors counted in a task that ends well, `rejected` what became dead letters."""
+        """Callbacks of a task that ends well.
+
+        `count` gets what interceptors counted, `rejected` what became dead letters, `made` the numbers of events.
+        """
         super().__init__(job, sink, claims, template)
-        self.count, self.rejected, self.keep_dead_letters = count, rejected, keep_dead_letters
+        self.count, self.rejected, self.made = count, rejected, made
+        self.keep_dead_letters = keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """From records to events, columns as `plugins.shared.frames.EVENTS` says."""
@@ -228,6 +265,7 @@ class EventsTask(_Task):
         channel: KafkaBackedChannel = self.job.channel.make()
         kept = dead_letters_of(self.agent, self.job.channel, channel, self.options)
         letters = Heard(kept, lambda _, causes: self.rejected(causes))
+        made: dict[tuple[int, int], int] = {}
         with closing(channel), closing(letters), opened(self.job.sink.interceptors) as interceptors:
             for claim, taken in self.taken(batches, channel):
                 channel.confirm(claim)
@@ -237,9 +275,11 @@ class EventsTask(_Task):
                 batch = intercepted(taken.batch, interceptors, rejected=by_id(rejected))
                 if rejected and self.keep_dead_letters:
                     letters.put(letters_of(self.job.sink.path, claim, rejected, [taken]))
+                made[claim.partition, taken.start] = len(batch)
                 if len(batch):
                     yield to_arrow(batch)
             self.count(_of_interceptors(interceptors))
+            self.made({_micro_batch(): made})
 
 
 def _records(batch: Any) -> Iterator[Record]:

@@ -17,7 +17,15 @@ from agent.runner.deadletters.notices import Causes
 from agent.runner.delivery import intercepted, opened
 from agent.runner.latency import BATCH
 from agent.runner.spark import failures
-from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing, SummingCauses
+from agent.runner.spark.job import (
+    EventsTask,
+    InterceptorCounts,
+    Job,
+    SinkJob,
+    Summing,
+    SummingCauses,
+    SummingEvents,
+)
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
 from agent.runner.spark.query import Clock, most_records, read_topic
 from agent.runner.spark.sample import stream_of, write_micro_batch
@@ -62,6 +70,12 @@ class Processing:
         self._rejected: Any = None
         """Spark's accumulator of what became dead letters, as a dict of Causes."""
         self._told_rejected: Causes = {}
+        self._made: Any = None
+        """Spark's accumulator of the events of each micro-batch, as MicroBatches."""
+        self._finished: dict[str, int] = {}
+        """Events in finished micro-batches, by output."""
+        self._delivered = 0
+        """Events that were reported as delivered."""
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
         """Stream until stopping; raises what made a stream fail."""
@@ -79,6 +93,7 @@ class Processing:
             self._refuse_lost()
             self._tell_late()
             self._gauges = {name: {} for name in frames}
+            self._finished, self._delivered = dict.fromkeys(frames, 0), 0
             interval = self.options.spark_trigger_interval
             for name, frame in frames.items():
                 writer = self.sink.writer(name, frame, stream).queryName(f"{self.job.sink.path}.{name}")
@@ -136,6 +151,7 @@ class Processing:
         template = next(iter(self.claims.values()))._replace(epoch=0)
         self._counted = spark.sparkContext.accumulator({}, Summing())
         self._rejected = spark.sparkContext.accumulator({}, SummingCauses())
+        self._made = spark.sparkContext.accumulator({}, SummingEvents())
         task = EventsTask(
             self.agent,
             self.job,
@@ -143,6 +159,7 @@ class Processing:
             template,
             self._counted.add,
             self._rejected.add,
+            self._made.add,
             keep_dead_letters=not preview,
         )
         most = most_records(self.channel, self.options)
@@ -170,8 +187,19 @@ class Processing:
         """Set the gauges, and tell the group how far all queries have come."""
         name = progress.name.removeprefix(f"{self.job.sink.path}.")
         self._ends[name], self._gauges[name] = ends_of(progress), gauges_of(progress, {})
-        self._report({"BatchCompleteCount": 1} if progress.numInputRows else {})
+        counts = {"BatchCompleteCount": 1} if progress.numInputRows else {}
+        if events := self._newly_delivered(name, progress):
+            counts |= {"EventDrainAttemptCount": events, "EventDrainSuccessCount": events}
+        self._report(counts)
         self._record()
+
+    def _newly_delivered(self, name: str, progress: Any) -> int:
+        """Return the number of events that all outputs have finished now that this one has finished a micro-batch."""
+        made = self._made.value if self._made is not None else {}
+        events = sum(made.get((str(progress.id), progress.batchId), {}).values())
+        self._finished[name] = self._finished.get(name, 0) + events
+        before, self._delivered = self._delivered, min(self._finished.values())
+        return self._delivered - before
 
     def _record(self) -> None:
         """Tell the group how far all queries have come."""
