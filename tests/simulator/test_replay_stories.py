@@ -96,8 +96,10 @@ def test_letters_that_a_replay_left_with_its_last_commit_are_kept_by_the_next_ru
 def test_documents_keep_the_names_that_they_have_for_the_agents() -> None:
     run = told(
         "solr", Step(0, "inherit", (OLD_METADATA.index(NEW_IDS), 0)), *BEGUN[1:],
-        Step(20, "replay-span", (0, None, False, "now")),
+        Step(20, "replay-span", (30, None, False, "now")),
     )  # fmt: skip
+    (span,) = run.spans
+    assert sum(end - first for first, end in span.ranges[span.complete].values()) == 1  # the agents named the others
     assert len({name.partition("-")[0] for name in run.solr.collections["events"]}) == 1
 
 
