@@ -96,8 +96,6 @@ class Resumed:
     """With the epoch and the place of the sink's own record."""
     position: int | None
     """The next record to deliver; None: the earliest."""
-    notes: tuple[bytes, ...] = ()
-    """What came with the newest commits and was not `noted` yet."""
     last: LastRecord = UNKNOWN_RECORD
     """That of the newest commit's receipt, if `position` is its end. By it the runner notices that brokers have lost
     the record before `position`, although another record has taken its offset."""
@@ -109,10 +107,8 @@ class CommittingSink(Sink[C]):
     The runner calls `resume` for each partition it gets, `write` with that partition's events in order, and, when
     `due` names the partition, `stage` and `commit`. It commits the channel only afterwards, so that the sink's
     record is the truth and the channel's a copy. Stages run in the agent or on Spark executors; `resume` and
-    `commit` of one partition run in one place only (the agent, or the Spark driver).
-
-    A commit carries a note of the runner's: the dead letters of the events that it covers. The sink keeps it with its
-    record until `noted` is called, and `resume` hands it out where a crash came between.
+    `commit` of one partition run in one place only (the agent, or the Spark driver). Between `stage` and `commit` the
+    runner stores the dead letters of the same records.
     """
 
     plain: ClassVar[type[PlainSink[Any]] | None] = None
@@ -146,8 +142,8 @@ class CommittingSink(Sink[C]):
         """Partitions whose written events should be committed now: by size, count, age or idleness."""
 
     @abstractmethod
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        """Make all that was written of this partition, and the note, durable but invisible.
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+        """Make all that was written of this partition durable but invisible.
 
         May raise Conflict, as `commit`.
         """
@@ -159,10 +155,6 @@ class CommittingSink(Sink[C]):
         Raises Conflict when another owner has committed past it, or when it cannot be known whether it came about:
         the runner calls `reset` and `resume` then. Raises NotCommitted when it certainly did not come about.
         """
-
-    @abstractmethod
-    def noted(self, claim: PartitionClaim) -> None:
-        """The note of the newest commit is needed no longer. May be called without one. May raise Retry."""
 
     @abstractmethod
     def reset(self, partition: int | None = None) -> None:

@@ -78,11 +78,6 @@ def replay(
                 f"{planned.sink.path} is not replayed to: {why}. --anyway replays to it all the same"
             )
         if not planned.records:
-            if planned.left and not dry_run:
-                with ending_though_a_sink_hangs():
-                    rejected = planned.run().rejected
-                if rejected:
-                    _tell_rejected(rejected, spec)
             done = "this replay is complete; --again delivers it once more" if planned.begun else "nothing to replay"
             click.echo(done, err=True)
             return

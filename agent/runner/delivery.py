@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.latency import took
 from agent.runner.supervise import close
@@ -241,13 +241,15 @@ class Delivery:
             self._reject(e, self._unflushed)
         self._forget_written()
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> tuple[Receipt, list[DeadLetter]]:
-        """Have a committing sink make one partition's events durable, invisible yet, with the dead letters that came
-        of them."""
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+        """Have a committing sink make one partition's events durable, invisible yet."""
         assert self.committing is not None
-        letters = self.rejections.of(claim.partition)
-        receipt = self.committing.stage(claim, start, end, to_note(letters))
-        return replace(receipt, last=LastRecord(self.ranges[claim.partition].last_timestamp)), letters
+        receipt = self.committing.stage(claim, start, end)
+        return replace(receipt, last=LastRecord(self.ranges[claim.partition].last_timestamp))
+
+    def store_dead_letters(self, partition: int | None = None) -> None:
+        """Make durable what was rejected of this partition, or of all, before the rest of it is committed."""
+        self.metrics.add("EventRejectedCount", self.rejections.store(partition))
 
     def committed(self, ranges: Iterable[Range]) -> None:
         """These are durable and visible."""
@@ -258,8 +260,9 @@ class Delivery:
         self.metrics.add("BatchCompleteCount")
         for one in delivered:
             one.committed()
-        self.rejections.committed()
-        self._tell_dropped({one.claim.partition for one in delivered})
+        partitions = {one.claim.partition for one in delivered}
+        self.rejections.committed(partitions)
+        self._tell_dropped(partitions)
 
     def start_over(self) -> dict[int, int]:
         """Drop everything that is not committed; `reset` of the sink is up to the caller. Answers where to go on."""

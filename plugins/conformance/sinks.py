@@ -100,10 +100,10 @@ def _check_commits(
         assert start == expected, f"{name}.resume answers {start} where it should go on at {expected}"
         return sink, found
 
-    def stage(sink: CommittingSink[Any], claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(sink: CommittingSink[Any], claim: PartitionClaim, start: int, end: int) -> Receipt:
         for batch in batches[start:end]:
             sink.write(batch)
-        receipt = sink.stage(claim, start, end, note)
+        receipt = sink.stage(claim, start, end)
         written = sum(len(batch) for batch in batches[start:end])
         assert (receipt.claim, receipt.start, receipt.end, receipt.events) == (claim, start, end, written), (
             f"{name}.stage gives a receipt of something else: {receipt}"
@@ -115,13 +115,11 @@ def _check_commits(
     claim = found.claim
     sink.write(batches[0])
     sink.reset(0)
-    sink.commit(stage(sink, claim, 0, 2, b"a note"))
-    stage(sink, claim, 2, 3, b"of a commit that never came about")
+    sink.commit(stage(sink, claim, 0, 2))
+    stage(sink, claim, 2, 3)
     sink.close()  # a crash between stage and commit
     # Two owners: whichever the sink lets win, the other must not commit.
-    (sink, found), (zombie, _) = begin(2, 0), begin(2, None)
-    assert found.notes == (b"a note",), f"{name}.resume hands out {found.notes}, not the note of the newest commit"
-    sink.noted(claim)
+    (sink, _), (zombie, _) = begin(2, 0), begin(2, None)
     late = stage(zombie, claim, 2, 4)
     winners = 0
     with contextlib.suppress(Conflict):
@@ -134,10 +132,8 @@ def _check_commits(
     assert winners == 1, f"{name} lets two owners commit the same records: what they hold is there twice"
     zombie.close()
     sink.reset()
-    found = sink.resume(claim, 2)
-    end = found.position
+    end = sink.resume(claim, 2).position
     assert end in (3, 4), f"{name}.resume answers {end} after a commit up to 3 or 4"
-    assert not found.notes, f"{name}.resume hands out {found.notes} of a commit without a note"
     if end == 3:
         sink.commit(stage(sink, claim, 3, 4))
     sink.close()  # a crash before the channel was committed

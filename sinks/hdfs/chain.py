@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from plugins import Conflict, LastRecord, PartitionClaim, Retry
+from plugins import Conflict, FlafkaError, LastRecord, PartitionClaim, Retry
 from sinks.hdfs.filesystem import FileSystem, Refused
 from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
 from sinks.hdfs.places import epochs_directory, stage_directory, temporary
@@ -88,7 +88,17 @@ class Chain:
             # A file in the place of the directory, whose name in the list is empty, is a fence of version 2.
             first = self._read(BEGIN if BEGIN in names else "")
             self.last, self.successor = (first, None) if first.successor is None else (None, first.successor)
+        self._refuse_note()
         self._settled = True
+
+    def _refuse_note(self) -> None:
+        """Raise FlafkaError if a file has dead letters of the newest commit, as an earlier version kept them."""
+        if self.last is not None and self.last.note and self._hdfs.status(self.last.note) is not None:
+            raise FlafkaError(
+                f"{self.last.note} holds dead letters of a commit, which an earlier version has still to store: "
+                "deliver what the channel holds with that version (agent start --drain), or delete that file to give "
+                "them up"
+            )
 
     def go_on(self, committed: int | None) -> int | None:
         """Return the offset to go on at, after `look`."""
@@ -142,17 +152,6 @@ class Chain:
         else:
             self._log.info("%s goes on at %d by the record on HDFS (the group is at %d)", where, end, committed)
 
-    def note(self) -> bytes:
-        """Return the note of the newest commit; empty where there is none any more."""
-        assert self._settled
-        path = self.last.note if self.last is not None else ""
-        return (self._hdfs.read(path) if path else None) or b""
-
-    def noted(self) -> None:
-        """Delete that."""
-        if self.last is not None and self.last.note:
-            self._hdfs.delete(self.last.note)
-
     def begin(self, committed: int | None, before: LastRecord = UNKNOWN_RECORD) -> int | None:
         """Return the offset to go on at; a log without a manifest begins there (None: with the first record).
 
@@ -186,10 +185,10 @@ class Chain:
                 if self.last is None:
                     self._put(fence, BEGIN)
                 else:
-                    start, note = self.last.end, self.last.note
+                    start = self.last.end
                     end = self.last.start if self.repeats else start
                     last = LastRecord() if self.repeats else self.last.last
-                    manifest = msgspec.structs.replace(fence, start=start, end=end, note=note, last=last)
+                    manifest = msgspec.structs.replace(fence, start=start, end=end, last=last)
                     self._put(manifest, manifest.name)
 
     def _empty(self, at: int, successor: Successor | None = None) -> Manifest:
@@ -249,7 +248,7 @@ class Chain:
         if self._vanished:
             raise self._conflict(manifest, "files that were committed are gone")
         self.position, self._settled = manifest.end, True
-        over = "" if manifest.note or manifest.mark else staged
+        over = "" if manifest.mark else staged
         for directory in filter(None, (over, marked)):
             with contextlib.suppress(Retry):
                 self._hdfs.delete(directory)
@@ -329,28 +328,17 @@ class Chain:
             self._log.warning(text, place, manifest.start, end, temporary(self.state, self.claim), e)
 
     def _publish(self, manifest: Manifest) -> None:
-        """Rename the files of a commit, and note that this was done: who finds none of them has to know it."""
+        """Rename the files of a commit, and mark that this was done: who finds none of them has to know it."""
         missing = [name for name in self._hdfs.each(self._move, manifest.files) if name]
         done = not manifest.mark or not missing or self._hdfs.status(manifest.mark) is not None
         self._vanished = [] if done else missing
         for name in missing if done else ():
             self._log.warning("%s was delivered, and moved or deleted by someone since", name)
         if done:
-            if not missing:
-                self._warn_of_note(manifest)
             if manifest.mark and not missing:
                 self._hdfs.mkdirs(manifest.mark)
             self._published = manifest.id
             self._renamed.clear()
-
-    def _warn_of_note(self, manifest: Manifest) -> None:
-        """Log that somebody has removed the note of another owner's commit: who deletes one leaves its directory."""
-        if not manifest.note or manifest.id == self._own:
-            return
-        if self._hdfs.status(posixpath.dirname(manifest.note)) is None:
-            text = "%s-%d: the dead letters of a commit were removed from .flafka/tmp: %s. They are lost, unless they"
-            text += " had been stored before: agent dlq list shows those"
-            self._log.warning(text, manifest.topic, manifest.partition, manifest.note)
 
     def _move(self, file: File) -> str:
         """Rename a file to its final name; done already is fine. Return that name where the file is in no place."""
@@ -388,8 +376,8 @@ class Chain:
                 uploads = temporary(self.state, self.claim)
                 for found in self._hdfs.list(uploads):
                     number, path = found.name.partition("-")[0], posixpath.join(uploads, found.name)
-                    noted = path in map(posixpath.dirname, (self.last.note, self.last.mark))
-                    if number.isdecimal() and int(number) < self.last.end and not noted:
+                    marked = path == posixpath.dirname(self.last.mark)
+                    if number.isdecimal() and int(number) < self.last.end and not marked:
                         self._hdfs.delete(path)
                 self._swept = time.monotonic()
 

@@ -35,7 +35,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[File, ...]
     version: int = 1
     note: str = ""
-    """The file with what the runner wants to be kept with the commit, until it is deleted."""
+    """File in which a commit of an earlier version kept its dead letters, until they were stored; empty today."""
     last: LastRecord = LastRecord()
     """See `Receipt.last`."""
     successor: Successor | None = None

@@ -94,8 +94,6 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
         self._impossible: set[str] = set()  # paths of events at which a commit could make no directory
         self._chains: dict[PartitionClaim, Chain] = {}
-        self._noting: dict[PartitionClaim, list[Chain]] = {}
-        """By partition: commit logs whose notes were handed out."""
 
     # --- life
 
@@ -112,7 +110,6 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def close(self) -> None:
         """Drop what is not committed, here; on HDFS the next owner removes it."""
         self._chains.clear()
-        self._noting.clear()
         self._full.clear()
         if self._staging is not None:
             self._staging.close()
@@ -289,8 +286,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     # --- delivering
 
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        """Upload the partition's files, and the note, to a hidden directory."""
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+        """Upload the partition's files to a hidden directory."""
         assert self._staging is not None
         assert self._hdfs is not None
         hdfs, part = self._hdfs, self._staging.partitions.get(claim.partition)
@@ -313,9 +310,6 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self.reset(claim.partition)
         self.metrics.add("ConnectionCreatedCount", len(staged))
         manifest = Manifest(id, claim.topic, claim.partition, start, end, events, tuple(staged), VERSION)
-        if note:
-            path = hdfs.upload(posixpath.join(directory, "note"), note)
-            manifest = msgspec.structs.replace(manifest, note=path)
         if files:
             manifest = msgspec.structs.replace(manifest, mark=posixpath.join(directory, "done"))
         return Receipt(claim, start, end, events, manifest)
@@ -352,8 +346,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         begun = [one.last for one in passed if one.last is not None]  # others were sealed before they began
         if begun:
             committed = max(committed or 0, begun[-1].end)
-        # Who moved it may have been killed before it had kept what rejected events have left there.
-        sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain, committed))]
+        for before in passed:
+            self._seal_earlier(before, chain, committed)
         moved = list(passed)
         if chain.state != self.state or chain.lacks_files(committed):
             before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
@@ -365,7 +359,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if before.successor != chain.as_successor():
                 raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
             moved.append(before)
-            sealed += [before, *self._seal_earlier(before, chain, committed)]
+            self._seal_earlier(before, chain, committed)
             if chain.state != before.state:
                 text = "%s: the record of commits was below %s and goes on below %s, at %s"
                 self.log.info(text, _place(claim), before.state, chain.state, committed)
@@ -374,31 +368,20 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
             raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
-        sealed += self._seal_earlier(chain, chain, position)
+        self._seal_earlier(chain, chain, position)
         claim = chain.claim._replace(record=self.record)
         self._chains[claim] = chain
-        found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
-        self._noting[claim] = [one for one, _ in found]
         known = chain.last is not None and chain.last.end == position
         last = chain.last.last if chain.last is not None and known else LastRecord()
-        return Resumed(claim, position, tuple(note for _, note in found), last)
+        return Resumed(claim, position, last)
 
-    def _seal_earlier(self, than: Chain, successor: Chain, position: int | None) -> list[Chain]:
-        """Fence the logs of earlier epochs in the same place, and return them. The next one begins at `position`."""
+    def _seal_earlier(self, than: Chain, successor: Chain, position: int | None) -> None:
+        """Fence the logs of earlier epochs in the same place. The next one begins at `position`."""
         assert self._hdfs is not None
-        sealed = []
         for epoch in sorted({0, *epochs(self._hdfs, than.state, than.claim)}):
             if epoch < than.claim.epoch:
                 earlier = Chain(self._hdfs, than.state, than.claim._replace(epoch=epoch), self.log)
                 earlier.seal(successor, again=position or 0)
-                sealed.append(earlier)
-        return sealed
-
-    def noted(self, claim: PartitionClaim) -> None:
-        """Delete the note."""
-        chain = self._chains.get(claim)
-        for one in (*self._noting.pop(claim, ()), *([chain] if chain is not None else ())):
-            one.noted()
 
     def _chain(self, claim: PartitionClaim) -> Chain:
         assert self._hdfs is not None

@@ -107,8 +107,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             said = OffsetMetadata.parse(metadata_of(at))
             if said.topic_id in ("", claim.topic_id):
                 committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)
-        # Of an earlier epoch, too: what its last transaction rejected is not delivered again after every reset.
-        found, notes = committed, (entry.note,) if entry is not None and entry.note else ()
+        found = committed
         if entry is not None and entry.epoch >= claim.epoch:
             if entry.epoch > claim.epoch and claim.record:
                 committed = None  # it belongs to an earlier epoch
@@ -119,10 +118,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
                 text = "%s goes on at %d by topic %s (group %s is at %s)"
                 self.log.info(text, where, found, positions.name if positions else "", claim.group, committed)
         record = f"kafka:{positions.name}" if positions is not None else ""
-        return Resumed(claim._replace(record=record), found, notes)
-
-    def noted(self, claim: PartitionClaim) -> None:
-        """The next transaction replaces it."""
+        return Resumed(claim._replace(record=record), found)
 
     def _record_of(self, claim: PartitionClaim) -> Positions | None:
         if claim.topic not in self._positions:
@@ -196,13 +192,13 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if rejected:
             raise Rejected(rejected)
 
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
         """Return when all records are stored; in a transaction they are invisible yet."""
         writer = self._writer(claim)
         positions = self._positions.get(claim.topic)
-        if isinstance(writer, TransactionalWriter) and positions is not None and (note or writer.began):
+        if isinstance(writer, TransactionalWriter) and positions is not None and writer.began:
             try:
-                positions.write(writer, claim, end, note)
+                positions.write(writer, claim, end)
             except Retry:
                 self._note_failure(writer)
                 raise

@@ -81,24 +81,19 @@ class Once(CommittingSink[DirectoryConfig]):
         newest = self._newest()
         if newest is None:
             return Resumed(claim, committed)
-        notes = [note] if (note := bytes.fromhex(json.loads(newest.read_text())["note"])) else []
-        return Resumed(claim, _end(newest), tuple(notes))
+        return Resumed(claim, _end(newest))
 
     def _newest(self) -> Path | None:
         found = [file for file in self.directory.iterdir() if file.name[0] != "."]
         return max(found, key=_end, default=None)
 
-    def noted(self, claim: PartitionClaim) -> None:
-        if (newest := self._newest()) is not None:
-            newest.write_text(json.dumps({**json.loads(newest.read_text()), "note": ""}))
-
     def due(self) -> set[int]:
         return set()
 
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
         self.next += 1
         staged = self.directory / f".{id(self)}-{self.next}"
-        staged.write_text(json.dumps({"bodies": [body.hex() for body in self.buffer], "note": note.hex()}))
+        staged.write_text(json.dumps([body.hex() for body in self.buffer]))
         receipt = Receipt(claim, start, end, len(self.buffer), str(staged))
         self.buffer = []
         return receipt
@@ -186,23 +181,6 @@ class NoRecord(Once):
         return Resumed(claim, committed)
 
 
-class NoNotes(Once):
-    """Exactly once; but what it rejected before a crash is nowhere."""
-
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        return super().stage(claim, start, end)
-
-
-class OldNotes(Once):
-    """Exactly once; hands out again what is taken care of."""
-
-    def noted(self, claim: PartitionClaim) -> None:
-        pass
-
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        return super().stage(claim, start, end, b"a note")
-
-
 class NoGuard(Once):
     """Exactly once, while it is alone."""
 
@@ -213,8 +191,8 @@ class NoGuard(Once):
 class Careless2(Once):
     """Exactly once; forgets what it is asked to stage."""
 
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        receipt = super().stage(claim, start, end, note)
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+        receipt = super().stage(claim, start, end)
         return Receipt(claim, start, start, receipt.events, receipt.staged)
 
 
@@ -226,8 +204,6 @@ class Careless2(Once):
         (Garbling, r"Garbling lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
         (Twice, "Twice.stage gives a receipt of something else"),
         (NoRecord, "NoRecord.resume answers 0 where it should go on at 2"),
-        (NoNotes, "NoNotes.resume hands out (), not the note of the newest commit"),
-        (OldNotes, "OldNotes.resume hands out (b'a note',) of a commit without a note"),
         (NoGuard, "NoGuard lets two owners commit the same records"),
         (Careless2, "Careless2.stage gives a receipt of something else"),
     ],

@@ -51,7 +51,6 @@ class Record(CommittingSink[Config]):
     type_name = "record"
     commits: ClassVar[dict[int, tuple[int, list[bytes]]]]
     failures: ClassVar[list[Exception]]
-    note: ClassVar[bytes] = b""
 
     def __init__(self, config, name=""):
         super().__init__(config, name)
@@ -59,7 +58,7 @@ class Record(CommittingSink[Config]):
 
     def resume(self, claim, committed):
         position = max((end for end, _ in self.commits.values()), default=committed)
-        return Resumed(claim, position, (self.note,) if self.note else ())
+        return Resumed(claim, position)
 
     def write(self, batch):
         self.partition = batch.origin.partition
@@ -68,21 +67,16 @@ class Record(CommittingSink[Config]):
     def due(self):
         return {self.partition} if self.written else set()
 
-    def stage(self, claim, start, end, note=b""):
-        return Receipt(claim, start, end, len(self.written), (list(self.written), note))
+    def stage(self, claim, start, end):
+        return Receipt(claim, start, end, len(self.written), list(self.written))
 
     def commit(self, receipt):
         if receipt.start in self.commits:
             raise Conflict("someone was here before")
-        written, note = receipt.staged
-        self.commits[receipt.start] = (receipt.end, written)
-        type(self).note = note
+        self.commits[receipt.start] = (receipt.end, receipt.staged)
         self.written.clear()
         if self.failures:
             raise self.failures.pop()
-
-    def noted(self, claim):
-        type(self).note = b""
 
     def reset(self, partition=None):
         self.written.clear()

@@ -1,27 +1,21 @@
-"""Dead letters: their names, as notes of a sink's commit, and read back."""
+"""Dead letters: their names, and how they are stored and read."""
 
 from __future__ import annotations
 
 import os
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.config import load
 from agent.runner.deadletters import stored
 from agent.runner.deadletters.letters import (
-    DeadLetter,
     FileDeadLetters,
     KafkaDeadLetters,
     dead_letters_of,
     letters_of,
     letters_of_records,
-    of_notes,
-    to_note,
 )
 from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
 from plugins import (
@@ -40,25 +34,6 @@ from plugins import (
 )
 
 CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3)
-IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
-LETTERS = st.builds(
-    DeadLetter,
-    st.text(),
-    st.one_of(st.none(), IDS),
-    st.builds(Event, st.binary(), st.dictionaries(st.text(), st.text())),
-    st.text(),
-    st.integers(0),
-    st.booleans(),
-    st.text(min_size=1),
-    st.text(),
-)
-
-
-@given(st.lists(st.lists(LETTERS, max_size=3), max_size=3))
-def test_notes_bring_letters_back(lots: list[list[DeadLetter]]) -> None:
-    notes = [to_note(letters) for letters in lots]
-    assert [bool(note) for note in notes] == [bool(letters) for letters in lots]
-    assert of_notes(filter(None, notes)) == [letter for letters in lots for letter in letters]
 
 
 def taken() -> Taken:
@@ -213,10 +188,3 @@ def test_dead_letters_of_version_1_in_a_topic_are_read(header: str, monkeypatch:
     monkeypatch.setattr(stored, "records", lambda stream, topic: iter(later))
     with pytest.raises(FlafkaError, match=rf"^topic t\.deadletters {WAY_OUT} that wrote it$"):
         list(read(letters))
-
-
-def test_a_note_of_version_1_is_read() -> None:
-    (letter,) = of_notes([zlib.compress(LINES[0].encode())])
-    assert (letter.name, letter.id, letter.event, letter.group) == (KEPT.letter, KEPT.id, KEPT.event, "g")
-    with pytest.raises(FlafkaError, match=rf"^the commit log of a1\.sinks\.k1 {WAY_OUT} that wrote it$"):
-        of_notes([zlib.compress(LINES[0].replace("{", '{"version": 2, ', 1).encode())])

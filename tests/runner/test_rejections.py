@@ -38,8 +38,8 @@ def deliver(rejections: Rejections, events: int, rejected: int) -> bool:
     except Retry:
         rejections.start_over()
         return False
-    rejections.keep()
-    rejections.committed()
+    rejections.store()
+    rejections.committed({0})
     return True
 
 
@@ -105,13 +105,14 @@ def test_letters_wait_for_the_commit_of_their_partition() -> None:
     rejections.add([letter(0, partition=1), letter(1, partition=2), letter(2, partition=3)])
     assert not letters.kept
     assert rejections.partitions() == {1, 2, 3}
-    assert [one.id and one.id.partition for one in rejections.of(2)] == [2]
-    rejections.lost({2})
-    assert rejections.keep() == 2
-    assert [one.id and one.id.partition for one in letters.kept] == [1, 3]
+    assert rejections.store(2) == 1
+    assert [one.id and one.id.partition for one in letters.kept] == [2]
+    rejections.lost({3})
+    assert rejections.store() == 1
+    assert [one.id and one.id.partition for one in letters.kept] == [2, 1]
     rejections.add([letter(4)])
     rejections.start_over()
-    assert rejections.keep() == 0
+    assert rejections.store() == 0
 
 
 def test_letters_that_grow_large_ask_for_a_commit() -> None:
@@ -126,7 +127,7 @@ def test_letters_that_grow_large_ask_for_a_commit() -> None:
     rejections.lost({1})
     assert not rejections.full
     rejections.start_over()
-    assert rejections.keep() == 0
+    assert rejections.store() == 0
 
 
 def test_a_letter_kept_before_a_commit_that_failed_is_not_kept_again() -> None:
@@ -135,16 +136,19 @@ def test_a_letter_kept_before_a_commit_that_failed_is_not_kept_again() -> None:
     one, two = (replace(letter(n), name=f"letter {n}") for n in range(2))
     rejections.offered(2)
     rejections.add([one])
-    assert rejections.keep() == 1
+    assert rejections.store() == 1
     rejections.start_over()  # the channel could not be committed: the events come again
     rejections.offered(2)
     rejections.add([replace(one), two])
-    assert rejections.keep() == 1
-    rejections.committed()
+    assert rejections.store() == 1
+    rejections.committed({1})
+    rejections.add([one])
+    assert rejections.store() == 0
+    rejections.committed({0})
     assert letters.kept == [one, two]
     rejections.offered(1)
     rejections.add([one])  # delivered once more, on purpose
-    assert rejections.keep() == 1
+    assert rejections.store() == 1
 
 
 @pytest.mark.parametrize("take", [True, False])
@@ -154,4 +158,4 @@ def test_someone_else_may_keep_them(take: bool) -> None:
     rejections.offered(1)
     rejections.add([letter(0)])
     assert len(rejections.take() if take else []) == take
-    assert rejections.keep() == (not take)
+    assert rejections.store() == (not take)

@@ -127,10 +127,10 @@ def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_off
             self.written += [event.body for event in batch if event.body != b"bad"]
             raise Rejected({batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"})
 
-        def stage(self, claim, start, end, note=b""):
+        def commit(self, receipt):
             if self.away:
                 raise self.away.pop()
-            return super().stage(claim, start, end, note)
+            super().commit(receipt)
 
     sink, channel, letters = pipeline(Picky)
     put(channel, b"1", b"bad", b"2")
@@ -151,38 +151,7 @@ class Rejecting(Record):
             raise Rejected(rejected)
 
 
-def test_the_letters_of_a_commit_outlive_a_crash_before_they_are_kept(pipeline, monkeypatch):
-    class Noting(Rejecting):
-        type_name = "noting"
-        commits: ClassVar = {}
-        failures: ClassVar = []
-
-    tried = []
-
-    def away(letters, new):
-        tried.extend(new)
-        raise Retry("nowhere to keep letters")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Letters, "put", away)
-        sink, channel, letters = pipeline(Noting)
-        put(channel, b"1", b"bad", b"2")
-        until(lambda: len(tried) > 1)
-        assert [written for _, written in Noting.commits.values()] == [[b"1", b"2"]]
-        assert sink.commits.notes, "they are tried again"
-        sink.stopping.set()
-        sink.thread.join(60)
-    assert len({letter.name for letter in tried}) == 1
-    assert not letters
-    assert Noting.note
-    sink, channel, letters = pipeline(Noting)
-    put(channel, b"3")
-    until(lambda: letters)
-    until(lambda: not Noting.note)
-    assert [(letter.event.body, letter.name) for letter in letters] == [(b"bad", tried[0].name)]
-
-
-def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_commit(pipeline, monkeypatch):
+def test_nothing_is_committed_while_dead_letters_cannot_be_stored(pipeline, monkeypatch):
     class Awkward(Rejecting):
         type_name = "awkward"
         commits: ClassVar = {}
@@ -192,21 +161,20 @@ def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_
     real = Letters.put
 
     def put_at_last(letters, new):
+        assert not Awkward.commits
         if failures:
             raise failures.pop()
-        assert len(Awkward.commits) == 1, "the next commit would do away with the only copy"
         real(letters, new)
 
     monkeypatch.setattr(Letters, "put", put_at_last)
     sink, channel, letters = pipeline(Awkward)
     put(channel, b"1", b"bad", b"2")
-    until(lambda: letters)
     until(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert not failures
     put(channel, b"3")
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [letter.event.body for letter in letters] == [b"bad"]
     assert [written for _, written in Awkward.commits.values()] == [[b"1", b"2"], [b"3"]]
-    assert not Awkward.note
     assert sink.members[0].metrics.get("EventRejectedCount") == 1
 
 

@@ -117,8 +117,6 @@ class Outcomes:
         """Groups of replays, and their epochs."""
         self.deleted: set[bytes] = set()
         """What was deleted from the store before it was replayed."""
-        self.noted: set[bytes] = set()
-        """Rejected events of which the note of a commit was removed: their letters may be lost, which is logged."""
         self.again_letters: Counter[bytes] = Counter()
         """Of replays."""
         self.again_delivered: Counter[bytes] = Counter()

@@ -157,7 +157,7 @@ class Replays(Outcomes):
             self._lose_documents(span, topic)
             for lost in filter(None, (part.lost() for part in planned.parts)):
                 self.world.told(f"{PROCESS} says: {lost}")
-            if planned.left:
+            if planned.records:
                 planned.run()
         return topic
 

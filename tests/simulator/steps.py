@@ -245,7 +245,6 @@ class Steps(KafkaSteps):
 
     def do_vanish(self, what: str) -> None:
         """Remove directories of files that are not delivered yet, or empty them: on HDFS, or on the agents' disks."""
-        from agent.runner.deadletters.letters import of_notes
         from sinks.hdfs.staging import PREFIX
 
         if self.sink != "hdfs":
@@ -253,8 +252,6 @@ class Steps(KafkaSteps):
         if what in ("uploads", "directory"):
             for root in sorted({*self.roots.values()}):
                 directory = f"/{root}/.flafka/tmp"
-                notes = [data for path, data in self.hdfs.files(directory).items() if "/note" in path]
-                self.noted |= {letter.event.body for letter in of_notes(notes)}
                 if self.hdfs.remove(directory) and what == "uploads":
                     self.hdfs.tree.make_directories(directory)
             return

@@ -37,7 +37,6 @@ REMOVED = re.compile(r"stands at offset \d+ of \S+-(\d+), .* records (\d+) to (\
 UNKNOWN = re.compile(r"has no position in \S+-(\d+), and begins with record (\d+), the first that is left")
 UNDONE = "if agent group reset moved the group in that time, this was undone"
 """Said by a driver that slept between a look at the group and a commit, which nothing but its own clock shows."""
-NOTE_REMOVED = "the dead letters of a commit were removed from .flafka/tmp"
 PARTLY_VANISHED = re.compile(r"\S+-(\d+): records (\d+) to (\d+) are delivered again: .* of this commit are there")
 """Said where somebody has removed some files of a commit, and others had their final names already."""
 ORPHAN = "kafka.commit comes after the end of driver-"
@@ -113,12 +112,6 @@ class Run(Steps):
         if any(step.what == "drain" for step in self.plan.steps):
             self._last_drain()
         self._stopped(deadline + 300)
-        if any(
-            agent.code for agent in self.agents.values()
-        ):  # letters of the last commit were left, for who comes next
-            self.do_start("h1")
-            self.world.sleep(SETTLE_SECONDS)
-            self._stopped(deadline + 600)
         self._replay_late()
 
     def _stopped(self, deadline: float) -> None:
@@ -240,8 +233,6 @@ class Run(Steps):
                 if had > most + others + again + self.redelivered[body]:
                     what = "letters" if letters[body] else "deliveries"
                     raise Failure(f"{body!r} came {had} times ({what}), not {most}")
-                if body in self.noted and any(NOTE_REMOVED in line for line in self.world.story):
-                    continue
                 if topic != now or body in self.foreign | self.deleted or had >= len(places):
                     continue
                 records = [*places, *self.replays[topic].get(body, ())]  # of a letter that was replayed, the new one

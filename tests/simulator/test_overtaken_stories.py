@@ -184,13 +184,3 @@ def test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end
         faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.PAUSED, 120.0),),
     )  # fmt: skip
     assert sorted(run.delivered.values()) == [1] * 6
-
-
-def test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed() -> None:
-    run = told(
-        "hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
-        Step(10, "put", (2, 1)), Step(40, "start", ("h2",)),
-        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.KILLED_AFTER, 0),),
-    )  # fmt: skip
-    assert run.world.faults
-    assert sorted(run.letters.values()) == [1, 1]

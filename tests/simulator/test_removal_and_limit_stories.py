@@ -29,25 +29,6 @@ def test_files_that_are_removed_between_their_commit_and_their_renames_are_deliv
     assert "t-0: records 0 to 0 are delivered again" in "\n".join(run.world.story)
 
 
-def test_letters_that_are_removed_with_the_note_of_their_commit_are_logged_as_lost() -> None:
-    run = told(
-        "hdfs", *BEGIN, Step(3, "put", (1, 1)), Step(30, "vanish", ("directory",)), Step(0, "start", ("h1",)),
-        Step(30, "put", (1, 0)),
-        faults=(Fault("h1", "kafka.flush", 1, Kind.KILLED, 0),),
-    )  # fmt: skip
-    assert "t-0: the dead letters of a commit were removed from .flafka/tmp" in "\n".join(run.world.story)
-    assert not run.letters
-
-
-def test_letters_that_were_stored_are_not_logged_as_lost() -> None:
-    run = told(
-        "hdfs", *BEGIN, Step(3, "put", (1, 1)), Step(30, "stop", ("h1",)), Step(20, "start", ("h1",)),
-        Step(30, "put", (1, 0)),
-    )  # fmt: skip
-    assert "were removed" not in "\n".join(run.world.story)
-    assert run.letters.total() == 1
-
-
 def test_a_limit_of_the_channels_topic_that_is_lowered_costs_large_events_alone_until_it_is_raised() -> None:
     run = told(
         "solr",

@@ -76,23 +76,6 @@ def test_a_partition_that_is_added_meanwhile_is_not_of_the_span(sink: str) -> No
     assert list(span.ranges[span.complete]) == [0]
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        (Fault("again", "kafka.produce", 7, Kind.REFUSED, 0), Fault("again", "kafka.produce", 8, Kind.REFUSED, 0)),
-        (Fault("again", "kafka.commit_transaction", 1, Kind.KILLED_AFTER, 0),),
-    ],
-)
-def test_letters_that_a_replay_left_with_its_last_commit_are_kept_by_the_next_run(faults: tuple[Fault, ...]) -> None:
-    """The transaction that ends the span has the channel's position, and the letters in the sink's record alone."""
-    run = told(
-        "kafka", *BEGUN[:3], Step(5, "put", (1, 1)), Step(30, "replay-span", (0, None, False, "now")),
-        Step(90, "put", (1, 0)), faults=faults,
-    )  # fmt: skip
-    assert run.world.faults == [*faults]
-    assert set(run.again_letters.values()) == {1}
-
-
 def test_documents_keep_the_names_that_they_have_for_the_agents() -> None:
     run = told(
         "solr", Step(0, "inherit", (OLD_METADATA.index(NEW_IDS), 0)), *BEGUN[1:],

@@ -467,3 +467,16 @@ def test_a_log_of_another_version_is_refused_with_the_way_out(sinks: Any, fake: 
         "run agent group reset flume"
     )
     assert not fake.visible()
+
+
+def test_dead_letters_that_an_earlier_version_kept_beside_a_commit_are_not_lost(
+    sinks: Any, fake: FakeWebHdfs
+) -> None:
+    note = "/logs/.flafka/tmp/x/note"
+    fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"note":""', f'"note":"{note}"'.encode())
+    fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
+    fake.files[note] = b"letters"
+    with pytest.raises(FlafkaError, match=f"^{note} holds dead letters of a commit, which an earlier version has"):
+        sinks().resume(CLAIM, 0)
+    fake.tree.remove(note)
+    assert sinks().resume(CLAIM, 0).position == 2

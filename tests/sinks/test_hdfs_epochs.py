@@ -1,4 +1,4 @@
-"""The HDFS sink: its commit record where a group is reset, the path moves, and notes are kept."""
+"""The HDFS sink: its commit log where a group is reset and where the path moves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.sinks.hdfs_running import (
     write_and_commit,
 )
 
-# --- epochs, moves and notes
+# --- epochs and moves
 
 LATER = 1_790_000_000_000
 
@@ -152,20 +152,6 @@ def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     assert (back.claim.record, back.position) == (OWN.record, 6)
     assert back.claim.epoch > found.claim.epoch
     assert delivered(fake) == Counter(range(6))
-
-
-def test_a_note_is_not_lost_where_the_record_is_moved_by_an_owner_that_is_killed(
-    sinks: Any, fake: FakeWebHdfs
-) -> None:
-    old = sinks()
-    old.resume(CLAIM, 0)
-    old.commit(old.stage(OWN, 0, 1, b"two letters"))
-    assert sinks(**{"hdfs.path": "/other"}).resume(OWN, 1).notes == (b"two letters",)
-    after = sinks(**{"hdfs.path": "/other"})  # the group still has what it had before the move
-    found = after.resume(OWN, 1)
-    assert found.notes == (b"two letters",)
-    after.noted(found.claim)
-    assert sinks(**{"hdfs.path": "/other"}).resume(OWN, 1).notes == ()
 
 
 def move(directory: Path) -> Resumed:
@@ -309,46 +295,6 @@ def test_of_two_owners_that_move_the_record_at_once_neither_goes_back(tmp_path: 
     assert all(delivered(fake) == Counter(range(5)) for fake, *_ in outcomes)
 
 
-def test_a_note_is_kept_with_the_commit_until_it_is_noted(sinks: Any, fake: FakeWebHdfs) -> None:
-    sink = sinks()
-    sink.resume(CLAIM, 0)
-    sink.write(records(0, 3))
-    receipt = sink.stage(OWN, 0, 3, b"two letters")
-    assert sinks().resume(CLAIM, 0).notes == (), "nothing is committed yet"
-    sink.commit(receipt)
-    for _ in range(2):
-        taken_over = sinks()
-        assert taken_over.resume(CLAIM, 0).notes == (b"two letters",)
-    write_and_commit(taken_over, 3, 5)
-    assert sinks().resume(CLAIM, 0).notes == (), "who commits the next has kept what came with the one before"
-    assert not sinks().resume(CLAIM, 0).notes
-
-
-def test_what_is_noted_is_gone(sinks: Any, fake: FakeWebHdfs) -> None:
-    sink = sinks()
-    sink.resume(CLAIM, 0)
-    sink.write(records(0, 3))
-    sink.commit(sink.stage(OWN, 0, 3, b"two letters"))
-    sink.noted(OWN)
-    sink.noted(OWN)
-    assert not [path for path in fake.files if "/tmp/" in path]
-    assert sinks().resume(CLAIM, 0).notes == ()
-
-
-def test_a_reset_brings_the_note_of_the_epoch_before(sinks: Any, fake: FakeWebHdfs) -> None:
-    sink = sinks()
-    sink.resume(CLAIM, 0)
-    sink.write(records(0, 3))
-    sink.commit(sink.stage(OWN, 0, 3, b"two letters"))
-    for _ in range(2):
-        after = sinks()
-        found = after.resume(OWN._replace(epoch=LATER), 1)
-        assert found.notes == (b"two letters",)
-    after.noted(found.claim)
-    assert sinks().resume(OWN._replace(epoch=LATER), 1).notes == ()
-    assert not [path for path in fake.files if "/tmp/" in path]
-
-
 # --- commits that HDFS does not let finish
 
 
@@ -458,24 +404,6 @@ def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered
     sink.write(records(0, 3))
     sink.commit(sink.stage(found.claim, 0, 3))
     assert delivered(fake) == Counter(range(3))
-
-
-def test_a_note_that_was_removed_is_logged_by_the_next_owner_unless_it_was_stored(
-    sinks: Any, fake: FakeWebHdfs, caplog: Any
-) -> None:
-    sink = sinks()
-    sink.resume(CLAIM, 0)
-    sink.write(records(0, 3))
-    sink.commit(sink.stage(OWN, 0, 3, b"letters"))
-    assert sinks().resume(OWN, 0).notes == (b"letters",)
-    sink.noted(OWN)
-    assert sinks().resume(OWN, 0).notes == ()
-    assert "dead letters" not in caplog.text
-    sink.write(records(3, 5))
-    sink.commit(sink.stage(OWN, 3, 5, b"letters"))
-    fake.tree.remove("/logs/.flafka/tmp")
-    assert sinks().resume(OWN, 3).notes == ()
-    assert "app.logs-3: the dead letters of a commit were removed from .flafka/tmp: /logs/.flafka/tmp/" in caplog.text
 
 
 def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any, fake: FakeWebHdfs) -> None:

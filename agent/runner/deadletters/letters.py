@@ -10,7 +10,6 @@ import os
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,8 +41,8 @@ from plugins.shared.kafkaclient import BROKEN, create_topic, reason, stream_clie
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
 VERSION = 1
-"""Version of a stored dead letter. In a topic it is the value of the header `flafka.deadletter`. A line of a file or
-of a note has no number; a later one has a field `version`."""
+"""Version of a stored dead letter. In a topic it is the value of the header `flafka.deadletter`. A line of a file has
+no number; a later one has a field `version`."""
 HEADER_BYTES = 100_000
 """Event headers that are larger, as JSON, go in front of the body rather than into a record header."""
 
@@ -258,35 +257,6 @@ def letter_name(path: str, group: str, epoch: int, id: EventId | None, replay: i
     """One for each delivery of an event: a reset of the group, or a replay, makes another one of it."""
     delivery = (path, group, str(epoch), str(id), str(replay))
     return hashlib.sha256("\0".join(delivery).encode()).hexdigest()[:32]
-
-
-def to_note(letters: Iterable[DeadLetter]) -> bytes:
-    """Encode dead letters as bytes, for a sink to keep with its commit; no bytes where there are none."""
-    lines = [_line(letter) for letter in letters]
-    return zlib.compress(b"".join(lines), 1) if lines else b""
-
-
-def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
-    """Decode the dead letters that `to_note` was given. Raises FlafkaError for another version."""
-    letters = []
-    for line in (line for note in notes for line in zlib.decompress(note).splitlines()):
-        fields = json.loads(line)
-        check_version(fields.get("version", VERSION), f"the commit log of {fields.get('component', 'a sink')}")
-        event = Event(base64.b64decode(fields["body"]), fields["headers"])
-        id = EventId.parse(fields["id"]) if fields["id"] else None
-        letters.append(
-            DeadLetter(
-                fields["component"],
-                id,
-                event,
-                fields["reason"],
-                fields["arrival"],
-                fields["undecodable"],
-                fields["letter"],
-                fields["group"],
-            )
-        )
-    return letters
 
 
 def check_version(version: object, place: str) -> None:

@@ -16,7 +16,10 @@ LETTER_BYTES = 1000
 
 
 class Rejections:
-    """Holds dead letters until the events they came with are about to be committed, so that a retry makes none twice.
+    """Dead letters of one sink, held until the events they came with are about to be committed.
+
+    What is offered again after a failure is rejected again: a dead letter of it has the same name, is stored once and
+    counts once.
 
     Above the share that `tolerance` allows it raises Retry instead and is paused: the sink's runner offers the events
     again, and again, until most of them are taken.
@@ -31,8 +34,8 @@ class Rejections:
         """How many were offered, and how many of them rejected, since the last commit."""
         self._held: list[DeadLetter] = []
         self._bytes = 0
-        self._kept: set[str] = set()
-        """Names of letters that are durable, of events that are not committed: they may come again."""
+        self._stored: dict[str, int | None] = {}
+        """Partition by name, of dead letters that are durable although what they came with is not committed."""
 
     def offered(self, events: int) -> None:
         """The sink is about to get so many."""
@@ -53,22 +56,21 @@ class Rejections:
         """Whether so much is held that it had better be kept, and what it came with committed."""
         return self._bytes > HELD_BYTES
 
-    def keep(self) -> int:
-        """Make all that are held durable: what they came with is committed next. How many are new."""
-        held = self._held
-        new = [one for one in held if one.name not in self._kept]
+    def store(self, partition: int | None = None) -> int:
+        """Make the held dead letters of this partition durable, or all, and return how many of them are new.
+
+        The caller commits afterwards what they came with. Raises Retry, and holds them still.
+        """
+        held = self._held if partition is None else [one for one in self._held if _partition(one) == partition]
+        new = [one for one in held if one.name not in self._stored]
         if new:
             self.letters.put(new)
-            self._kept.update(one.name for one in new)
+            self._stored.update((one.name, _partition(one)) for one in new)
         self._drop(held)
         return len(new)
 
-    def of(self, partition: int) -> list[DeadLetter]:
-        """Those held of this partition."""
-        return [one for one in self._held if one.id is not None and one.id.partition == partition]
-
     def partitions(self) -> set[int]:
-        """Those of which some are held."""
+        """Partitions of which dead letters are held."""
         return {one.id.partition for one in self._held if one.id is not None}
 
     def take(self) -> list[DeadLetter]:
@@ -77,9 +79,9 @@ class Rejections:
         self._drop(held)
         return held
 
-    def committed(self) -> None:
-        """What was offered is delivered, but for what was rejected."""
-        self._kept.clear()
+    def committed(self, partitions: Collection[int]) -> None:
+        """Everything that was offered of these partitions is delivered, except for what was rejected."""
+        self._forget_stored(partitions)
         if not self.events:
             return
         self.paused = ""
@@ -95,7 +97,11 @@ class Rejections:
 
     def lost(self, partitions: Collection[int]) -> None:
         """Others go on with these partitions."""
-        self._drop([one for one in self._held if one.id is not None and one.id.partition in partitions])
+        self._forget_stored(partitions)
+        self._drop([one for one in self._held if _partition(one) in partitions])
+
+    def _forget_stored(self, partitions: Collection[int]) -> None:
+        self._stored = {name: one for name, one in self._stored.items() if one is not None and one not in partitions}
 
     def _judge(self, reason: str) -> None:
         events, rejected, window = self.events, self._rejected, 0
@@ -120,6 +126,10 @@ class Rejections:
         gone = set(map(id, letters))
         self._held = [one for one in self._held if id(one) not in gone]
         self._bytes = sum(map(_size, self._held))
+
+
+def _partition(letter: DeadLetter) -> int | None:
+    return letter.id.partition if letter.id is not None else None
 
 
 def _size(letter: DeadLetter) -> int:

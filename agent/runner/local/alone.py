@@ -78,10 +78,8 @@ def hangs(sink: SinkRunner) -> bool:
     return sink.thread.is_alive() and time.monotonic() - sink.turned > HANG_SECONDS
 
 
-def stop(sink: SinkRunner) -> bool:
-    """Have it deliver what it took, and end; not one that hangs. Whether all of that is done, its dead letters kept
-    as well."""
+def stop(sink: SinkRunner) -> None:
+    """Have it deliver what it took, and end; a sink that hangs is not waited for."""
     sink.stopping.set()
     if not hangs(sink):
         sink.thread.join(PATIENCE_SECONDS)
-    return sink.finished

@@ -1,4 +1,8 @@
-"""Commits what the sinks on one reader have written: durable, told to the audit, and then told to the channel."""
+"""Commits of what the sinks on one reader have written.
+
+The order is: events durable, dead letters stored, audit reported, commit of a sink that has a commit log, the offset
+of the channel's group.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from agent.audit.publishing import Tallies
-from agent.runner.deadletters.letters import DeadLetter, of_notes
 from agent.runner.delivery import Delivery, Range
 from plugins import Conflict, NotCommitted, PartitionClaim, Reader
 
@@ -22,8 +25,6 @@ class Commits:
         """`deliveries` are those of the sinks, which share their ranges."""
         self._deliveries, self._first, self._tallies, self._log = deliveries, deliveries[0], tallies, log
         self._ranges, self._committing = self._first.ranges, self._first.committing
-        self.notes: dict[int, tuple[PartitionClaim, list[DeadLetter]]] = {}
-        """By partition: dead letters that a committing sink's record has, to be kept where an operator finds them."""
         self._untold: dict[PartitionClaim, int] = {}
         """Delivered, and the channel was not told yet."""
 
@@ -39,7 +40,7 @@ class Commits:
             self._commit_each(reader, due)
         else:
             delivery.flush()
-            delivery.metrics.add("EventRejectedCount", delivery.rejections.keep())
+            delivery.store_dead_letters()
             flushed = self._ranges.waiting().values()  # a flush covers all of them
             self._report(flushed)
             self._delivered(reader, delivery, flushed)
@@ -48,8 +49,9 @@ class Commits:
     def resume(
         self, claim: PartitionClaim, position: int | None, reader: Reader | None = None
     ) -> tuple[PartitionClaim, int | None]:
-        """Where a partition goes on, given the channel's position: by the sink's own record where it keeps one, with
-        the dead letters that its newest commit has. A `reader` that has just got it is told of the last record.
+        """Return where a partition goes on, given the channel's position: by the sink's commit log if it has one.
+
+        A `reader` that has just been assigned it gets the last record before that position.
         """
         partition = claim.partition
         if self._committing is None:
@@ -60,24 +62,12 @@ class Commits:
         self._first.lost({partition})
         found = self._committing.resume(claim, position)
         self._ranges[partition] = Range(found.claim, found.position)
-        self.notes[partition] = (found.claim, of_notes(found.notes))
         if reader is not None and found.position is not None:
             reader.read_before(partition, found.position, found.last)
         return found.claim, found.position
 
-    def keep_notes(self) -> None:
-        """Make dead letters durable that belong to what a committing sink has committed."""
-        for partition, (claim, letters) in list(self.notes.items()):
-            if letters:
-                assert self._committing is not None
-                self._first.rejections.letters.put(letters)
-                self._first.metrics.add("EventRejectedCount", len(letters))
-                self._committing.noted(claim)
-            del self.notes[partition]
-
     def tell(self, reader: Reader) -> None:
-        """Tell the channel what is delivered, once dead letters are where an operator finds them."""
-        self.keep_notes()
+        """Tell the channel what is delivered."""
         if self._untold:
             reader.commit(self._untold)
             self._untold.clear()
@@ -88,16 +78,13 @@ class Commits:
         for delivery in self._deliveries:
             delivery.lost(partitions)
         for partition in partitions & self._ranges.keys():
-            self.notes.pop(partition, None)
             del self._ranges[partition]
 
     def clear(self) -> None:
-        """The reader is closed: another one is told by the channel what it has."""
-        self.notes.clear()
+        """Forget what the channel was not told: the reader is closed, and another one resumes."""
         self._untold.clear()
 
     def _commit_each(self, reader: Reader, due: Mapping[int, Range]) -> None:
-        self.keep_notes()
         committed: list[Range] = []
         try:
             for pending in due.values():
@@ -114,7 +101,8 @@ class Commits:
         assert pending.end is not None
         partition = pending.claim.partition
         try:
-            receipt, letters = self._first.stage(pending.claim, pending.start, pending.end)
+            receipt = self._first.stage(pending.claim, pending.start, pending.end)
+            self._first.store_dead_letters(partition)
             self._report([pending])
             last = receipt.last._replace(leader_epoch=reader.leader_epoch(partition, pending.end))
             self._committing.commit(replace(receipt, last=last))
@@ -128,10 +116,7 @@ class Commits:
             if position is not None:
                 reader.rewind({partition: position})
                 reader.commit({claim: position})
-            self.keep_notes()
             return False
-        self._first.rejections.lost({partition})
-        self.notes[partition] = (pending.claim, letters)
         return True
 
     def _report(self, ranges: Iterable[Range]) -> None:

@@ -322,7 +322,6 @@ class SinkRunner:
         for claim, position in committed.items():
             claim, position = self.commits.resume(claim, position, self.reader)
             starts[claim] = position
-        self.commits.keep_notes()
         self._assigned_time = time.time()
         if isinstance(self.channel.channel, KafkaBackedChannel):  # others have one, which says nothing
             self.log.info("has partitions %s", sorted(self.ranges))

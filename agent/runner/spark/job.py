@@ -95,7 +95,7 @@ class Result:
     offered: int = 0
     """How many events and undecodable records the sink was to take."""
     letters: list[DeadLetter] = field(default_factory=list)
-    """What it rejected: kept by the driver."""
+    """Dead letters of what it rejected. The driver stores them."""
     interceptors: InterceptorCounts = field(default_factory=dict)
 
 
@@ -161,12 +161,12 @@ def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
     assert pending.start is not None
     assert pending.end is not None
     if delivery.committing is not None:
-        receipt, letters = delivery.stage(pending.claim, pending.start, pending.end)
+        receipt = delivery.stage(pending.claim, pending.start, pending.end)
     else:
         delivery.flush()
-        letters = delivery.rejections.take()
         last = LastRecord(pending.last_timestamp)
         receipt = Receipt(pending.claim, pending.start, pending.end, pending.events, None, last=last)
+    letters = delivery.rejections.take()
     interceptors = _of_interceptors(delivery.interceptors)
     minutes = tallies.of(pending.claim.partition)
     return Result(receipt, _counts(delivery.metrics), minutes, delivery.rejections.events, letters, interceptors)

@@ -17,7 +17,6 @@ from typing import Any
 
 from agent.audit.publishing import audit_of
 from agent.options import AgentOptions
-from agent.runner.deadletters.letters import DeadLetter, of_notes
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
@@ -116,7 +115,6 @@ class Query:
                 found = self.committing.resume(claim, committed)
                 claim, committed = found.claim, found.position
                 self._last[claim.partition] = found.last
-                self._keep_noted(claim, of_notes(found.notes))
             else:
                 if isinstance(self.sink, PlainSink):
                     self.sink.take_over(claim)
@@ -272,7 +270,7 @@ class Query:
         elif results:
             self.channel.confirm(results[0].receipt.claim)
         self._judge(results)
-        rejected = self.rejections.keep() if self.committing is None else 0
+        rejected = self.rejections.store()
         ends: dict[PartitionClaim, int] = {}
         if self.audit is not None:
             self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
@@ -284,27 +282,18 @@ class Query:
                 raise FlafkaError(f"records {receipt.start}–{expected} of partition {partition} were delivered twice")
             if self.committing is not None:
                 self.committing.commit(receipt)
-                rejected += self._keep_noted(receipt.claim, result.letters)
             with self._lock:
                 self.expected[partition] = ends[receipt.claim] = receipt.end
                 self._last[partition] = receipt.last
             counts = {**Counter(result.counts) + self._own_counts()}
             counts |= {"EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1}
             report(self.job.sink.name, counts, interceptors=result.interceptors)
-        self.rejections.committed()
+        self.rejections.committed({result.receipt.claim.partition for result in results})
         if rejected:
             report(self.job.sink.name, {"EventRejectedCount": rejected})
         self._record(ends)
         if self._stopping.is_set():
             self._over.set()
-
-    def _keep_noted(self, claim: PartitionClaim, letters: list[DeadLetter]) -> int:
-        """Make dead letters durable that belong to what a committing sink has committed. How many they are."""
-        assert self.committing is not None
-        if letters:
-            self.rejections.letters.put(letters)
-            self.committing.noted(claim)
-        return len(letters)
 
     def _record(self, ends: Mapping[PartitionClaim, int]) -> None:
         """Tell the group, and what it could not be told before.

@@ -64,7 +64,7 @@ KAFKA_SINK = (
         "the record beside the group's offsets is written",
         KAFKA,
         SINK,
-        "            positions.write(writer, claim, end, note)\n",
+        "            positions.write(writer, claim, end)\n",
         "            pass\n",
     ),
     Mutant(
@@ -123,11 +123,11 @@ KAFKA_SINK = (
     ),
     Mutant(
         "kafka-letters-aborted",
-        "a transaction that holds letters alone is aborted, too",
+        "a transaction that has no events is aborted, too",
         KAFKA,
         SINK,
         "if writer is not None and (writer.events or writer.began):",
         "if writer is not None and writer.events:",
-        "test_a_transaction_that_holds_letters_alone_is_aborted_where_the_brokers_are_away",
+        "tests/sinks/test_kafka.py::test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle",
     ),
 )

@@ -1,6 +1,6 @@
 """Mutants of the runner of sinks: commits, failures and conflicts, dead letters and their replay, drains."""
 
-from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, HDFS, OVERTAKEN, SOLR, Mutant
+from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, OVERTAKEN, SOLR, Mutant
 
 RUNNER = "agent/runner/local/sinks.py"
 COMMITS = "agent/runner/local/commits.py"
@@ -61,37 +61,11 @@ SINKS = (
     ),
     Mutant(
         "letters-before-commit",
-        "a simple sink's letters are kept before the channel is committed",
-        SOLR,
-        COMMITS,
-        '            delivery.metrics.add("EventRejectedCount", delivery.rejections.keep())\n',
-        "            delivery.rejections.lost(set(self._ranges))\n",
-    ),
-    Mutant(
-        "letters-with-commit",
-        "letters travel with the commit",
-        HDFS,
+        "dead letters are stored before the channel is committed",
+        ALL,
         DELIVERY,
-        "start, end, to_note(letters))",
-        "start, end, b'')",
-    ),
-    Mutant(
-        "letters-resumed",
-        "who takes over keeps the letters of the newest commit",
-        EXACTLY_ONCE,
-        COMMITS,
-        "self.notes[partition] = (found.claim, of_notes(found.notes))",
-        "self.notes[partition] = (found.claim, [])",
-        "test_letters_of_a_commit_are_written_by_its_next_owner",
-    ),
-    Mutant(
-        "letters-after-commit",
-        "letters are kept for a commit that came about, and for no other",
-        EXACTLY_ONCE,
-        DELIVERY,
-        "        letters = self.rejections.of(claim.partition)\n",
-        "        letters = self.rejections.of(claim.partition)\n        self.rejections.letters.put(letters)\n",
-        "tests/runner/test_sinks_rejections.py::test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered",
+        '        self.metrics.add("EventRejectedCount", self.rejections.store(partition))\n',
+        "        self.rejections.take()\n",
     ),
     Mutant(
         "own-claims",
