@@ -21,6 +21,7 @@ from agent.config import load
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.moving import CommitLogMove
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
@@ -113,7 +114,8 @@ class _Deliveries:
         sink, channel = spec.sinks[0], spec.channels[0]
         job = SinkJob(sink, channel)
         rejections = Rejections(dead_letters_of("a", channel, channel.make(), spec.options), sink.tolerance)
-        query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections)
+        move = CommitLogMove()
+        query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections, move)
         ends, stopping = topic.ends(), threading.Event()
         until(lambda: _answered(query), "brokers that look after groups")
         yield

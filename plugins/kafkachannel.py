@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
@@ -154,8 +154,8 @@ class KafkaBackedChannel(Channel[C]):
         """
 
     @abstractmethod
-    def holders(self, group: str | None) -> Mapping[int, str]:
-        """Who reads each partition in that group at present, in words; those that nobody reads are left out."""
+    def members(self, group: str | None) -> Mapping[str, Collection[int]]:
+        """Return, by member of that group in words, the partitions that it reads at present."""
 
     def refusals(
         self,

@@ -120,6 +120,19 @@ class CommittingSink(Sink[C]):
         """Its record sees to it that nothing does."""
         return ""
 
+    def is_elsewhere(self, claim: PartitionClaim) -> bool:
+        """Return True if the group's committed offset names a commit log of this kind in another place."""
+        (kind, _, place), (own, _, here) = claim.record.partition(":"), self.record.partition(":")
+        return kind == own and bool(place) and place != here
+
+    def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
+        """Have a commit log of another place go on in this one; None if it is here already.
+
+        The runner calls it at its start, before `resume`, while nobody else works in the group, and stores what it
+        returns as the group's offset. If it is killed in between, the next call finishes the move. Raises Retry.
+        """
+        return None
+
     def holds(self) -> str:
         """For `check`: until when events are left to the channel, in words; empty where that is a moment."""
         return ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from agent.cli import file_group
+from agent.cli import file_group, group_move
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import Verbs, json_option, show
 from plugins import PartitionClaim
@@ -40,7 +40,10 @@ asked for. After the loss of a broker another one becomes coordinator.
 
 @click.group(cls=Verbs)
 def group() -> None:
-    """List consumer groups, show their lag, move their offsets."""
+    """List consumer groups, show their lag, move their offsets or their sinks' commit log."""
+
+
+group.add_command(group_move.move)
 
 
 @group.command("list")

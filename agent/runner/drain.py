@@ -169,7 +169,8 @@ class Goal:
         if self._trouble:
             return f"{channel.path} cannot be looked at: {self._trouble}"
         try:
-            holders = self._stream.holders(self._group)
+            members = self._stream.members(self._group)
+            holders = {partition: name for name, partitions in members.items() for partition in partitions}
         except FlafkaError as e:
             holders = dict.fromkeys(self._ends, f"somebody: {e}")
         return "; ".join(

@@ -155,9 +155,9 @@ class Replay:
     def _await_nobody(self) -> None:
         """A position can be set only while nobody is in the group: a run that is over is in it for its session."""
         deadline = time.monotonic() + SESSION_SECONDS
-        while holders := self.channel.holders(self.group):
+        while members := self.channel.members(self.group):
             if time.monotonic() > deadline:
-                raise Retry(f"this replay is run by {', '.join(sorted({*holders.values()}))}")
+                raise Retry(f"this replay is run by {', '.join(sorted(members))}")
             time.sleep(LOOK_SECONDS)
 
     def run(self, tell: Callable[[int], None] = lambda delivered: None) -> Outcome:

@@ -53,7 +53,7 @@ from plugins import (
 )
 from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
 from plugins.shared.kafkaerrors import Heard, metadata, unusable
-from plugins.shared.kafkaoffsets import committed, watermarks
+from plugins.shared.kafkaoffsets import committed, members_of, watermarks
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import RecordsLost
 
@@ -330,21 +330,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         }
         return looking.find(id, known)
 
-    def holders(self, group: str | None) -> Mapping[int, str]:
-        """The group's members, by the name that lasts where they have one, and their hosts."""
+    def members(self, group: str | None) -> Mapping[str, Collection[int]]:
+        """Return the group's members, by their static ids if they have one, and their hosts."""
         name = group or self.config.group_id
         try:
-            groups: list[Any] = AdminClient(self._client(self.config.consumer)).list_groups(
-                name, timeout=ANSWER_SECONDS
-            )
+            members = members_of(AdminClient(self._client(self.config.consumer)), name, ANSWER_SECONDS)
         except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
-        return {
-            partition: called(member)
-            for one in groups
-            for member in one.members
-            for partition in assigned(member.assignment, self.config.topic)
-        }
+        return {called(member): list(assigned(member.assignment, self.config.topic)) for member in members}
 
     def record(
         self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})

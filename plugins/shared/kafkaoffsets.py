@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from plugins.errors import Retry
 
@@ -58,6 +59,12 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
     asked again, for as long as `seconds` say.
     """
     return _asked_again(lambda: _without_errors(consumer.committed(partitions, timeout=seconds)), _MOVES, seconds)
+
+
+def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
+    """Return the members of a group. Raises KafkaException if the brokers do not tell them within so many seconds."""
+    groups = _asked_again(lambda: admin.list_groups(group, timeout=seconds), _MOVES, seconds)
+    return [member for one in groups for member in one.members]
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:

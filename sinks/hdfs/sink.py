@@ -6,7 +6,7 @@ import posixpath
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -324,11 +324,53 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return "file" if self.config.location.scheme == "file" else "hdfs"
 
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
-        """Finish the last commit, and go on where the record on HDFS ends.
+        """Finish the last commit, and go on where the commit log ends.
 
-        The commit log is found wherever it is. It has a later epoch than the group's when the group was deleted or
-        others committed for it. It lies below another root when hdfs.path was another one: there it is fenced, and
-        continued here in a new epoch. An owner that was asleep commits no more then.
+        The log has a later epoch than the group's offset if the group was deleted, or if others committed for it. An
+        owner that was asleep commits no more afterwards. Raises Retry for a log in another place: only
+        `move_commit_log` brings that here.
+        """
+        assert self._hdfs is not None
+        chain, _, committed, last = self._find(claim, committed)
+        if chain.state != self.state:
+            raise Retry(
+                f"{_place(claim)}: the commit log of group {claim.group} is below {chain.state}, and not below "
+                f"{self.state}, as hdfs.path asks for: it moves when an agent starts while nobody reads in the group"
+            )
+        if chain.lacks_files(committed):
+            chain, last, committed = self._go_on_in(self.state, chain, committed)
+        position = chain.begin(committed, last)
+        # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
+        if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
+            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
+        self._seal_earlier(chain, chain, position)
+        claim = chain.claim._replace(record=self.record)
+        self._chains[claim] = chain
+        return self._resumed(chain, position)
+
+    def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
+        """Have a commit log of another place go on here, in a new epoch; None if it is here already.
+
+        The old log gets a fence, which names this place, once it is proven that files can be renamed to their names
+        here. A move that was interrupted is finished by the next call.
+        """
+        chain, passed, committed, last = self._find(claim, committed)
+        if chain.state == self.state:
+            if not self.is_elsewhere(claim) and all(log.state == self.state for log in passed):
+                return None
+        else:
+            old = chain
+            chain, last, committed = self._go_on_in(self.state, old, committed)
+            text = "%s: the commit log was below %s and goes on below %s, at %s"
+            self.log.info(text, _place(claim), old.state, self.state, committed)
+        return self._resumed(chain, chain.begin(committed, last))
+
+    def _find(
+        self, claim: PartitionClaim, committed: int | None
+    ) -> tuple[Chain, list[Chain], int | None, LastRecord]:
+        """Return the newest log of that partition, the fenced ones before it, and where it goes on.
+
+        The last part is the record before that offset, as far as it is known.
         """
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")
@@ -348,32 +390,30 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             committed = max(committed or 0, begun[-1].end)
         for before in passed:
             self._seal_earlier(before, chain, committed)
-        moved = list(passed)
-        if chain.state != self.state or chain.lacks_files(committed):
-            before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
-            committed = before.go_on(committed)
-            chain.prove()  # a seal that names a place where nothing can be written would end the delivery for good
-            # It is sealed before the new one begins, which would be the latest one there though another was faster.
-            if (end := before.seal(chain)) is not None:
-                committed = max(committed or 0, end)
-            if before.successor != chain.as_successor():
-                raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
-            moved.append(before)
-            self._seal_earlier(before, chain, committed)
-            if chain.state != before.state:
-                text = "%s: the record of commits was below %s and goes on below %s, at %s"
-                self.log.info(text, _place(claim), before.state, chain.state, committed)
-        ends = [one.last for one in reversed(moved) if one.last is not None]
-        position = chain.begin(committed, next((end.last for end in ends if end.end == committed), LastRecord()))
-        # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
-        if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
-            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
-        self._seal_earlier(chain, chain, position)
-        claim = chain.claim._replace(record=self.record)
-        self._chains[claim] = chain
+        return chain, passed, committed, _last_before(committed, passed)
+
+    def _go_on_in(self, state: str, old: Chain, committed: int | None) -> tuple[Chain, LastRecord, int | None]:
+        """Fence that log, and return the one that goes on in its place: with the record before its offset, and that.
+
+        Raises Retry if another owner is faster.
+        """
+        assert self._hdfs is not None
+        chain = Chain(self._hdfs, state, old.claim._replace(epoch=next_epoch(old.claim.epoch)), self.log)
+        committed = old.go_on(committed)
+        chain.prove()  # a seal that names a place where nothing can be written would end the delivery for good
+        # It is sealed before the new one begins, which would be the latest one there though another was faster.
+        if (end := old.seal(chain)) is not None:
+            committed = max(committed or 0, end)
+        if old.successor != chain.as_successor():
+            text = f"{_place(old.claim)}: another sink of group {old.claim.group} takes it over: asking again"
+            raise Retry(text)
+        self._seal_earlier(old, chain, committed)
+        return chain, _last_before(committed, [old]), committed
+
+    def _resumed(self, chain: Chain, position: int | None) -> Resumed:
         known = chain.last is not None and chain.last.end == position
         last = chain.last.last if chain.last is not None and known else LastRecord()
-        return Resumed(claim, position, last)
+        return Resumed(chain.claim._replace(record=self.record), position, last)
 
     def _seal_earlier(self, than: Chain, successor: Chain, position: int | None) -> None:
         """Fence the logs of earlier epochs in the same place. The next one begins at `position`."""
@@ -382,10 +422,6 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if epoch < than.claim.epoch:
                 earlier = Chain(self._hdfs, than.state, than.claim._replace(epoch=epoch), self.log)
                 earlier.seal(successor, again=position or 0)
-
-    def _chain(self, claim: PartitionClaim) -> Chain:
-        assert self._hdfs is not None
-        return Chain(self._hdfs, self.state, claim, self.log)
 
     def commit(self, receipt: Receipt) -> None:
         """Make the staged files visible, by one rename that only one owner can win.
@@ -409,3 +445,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
 def _place(claim: PartitionClaim) -> str:
     return f"{claim.topic}-{claim.partition}"
+
+
+def _last_before(offset: int | None, logs: Sequence[Chain]) -> LastRecord:
+    """Return the last record of the newest of these logs that ends at that offset; unknown if none does."""
+    ends = [log.last for log in reversed(logs) if log.last is not None]
+    return next((end.last for end in ends if end.end == offset), LastRecord())

@@ -53,8 +53,8 @@ class Kept(KafkaBackedChannel[Config]):
     def vacant(self, partition: int, start: int | None, end: int) -> bool:
         return partition in self.nothing_from and self.nothing_from[partition] == start
 
-    def holders(self, group: str | None) -> Mapping[int, str]:
-        return self.held
+    def members(self, group: str | None) -> Mapping[str, list[int]]:
+        return {name: [p for p, who in self.held.items() if who == name] for name in self.held.values()}
 
 
 class Plugin:

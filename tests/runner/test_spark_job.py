@@ -12,6 +12,7 @@ import pytest
 
 from agent.options import AgentOptions
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.moving import CommitLogMove
 from agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, SummingEvents
 from agent.runner.spark.query import Query, most_records, read_topic
 from agent.testing import session
@@ -87,7 +88,7 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
 def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
-    query = Query(job, sink, Rejections(letters := Letters(), tolerance))
+    query = Query(job, sink, Rejections(letters := Letters(), tolerance), CommitLogMove())
     query.claims = {0: CLAIM}
     with pytest.raises(Retry, match="created again"):
         one_batch(query, b"1", b"bad")
@@ -97,7 +98,7 @@ def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
 
 def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
     job, sink = jobs(tolerance := Tolerance())
-    query = Query(job, sink, Rejections(letters := Letters(), tolerance))
+    query = Query(job, sink, Rejections(letters := Letters(), tolerance), CommitLogMove())
     query.committing = query.sink  # as if it kept a record of its own, which may have something of that partition
     with pytest.raises(Retry, match=r"partitions \[0\] are new"):
         one_batch(query, b"1", b"bad")
@@ -126,7 +127,7 @@ class Ahead(Recording):
 def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Ahead))
-    query = Query(job, sink, Rejections(Letters(), tolerance))
+    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
     query.committing = SimpleNamespace(record="", resume=lambda claim, _: Resumed(claim, 5))
     query._resume()
     assert isinstance(query.channel, Ahead)
@@ -136,7 +137,7 @@ def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart(monkeypat
 def test_positions_that_a_group_with_members_did_not_take_are_told_once_they_are_gone() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Joined))
-    query = Query(job, sink, Rejections(Letters(), tolerance))
+    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
     assert isinstance(query.channel, Joined)
     query.claims = {0: CLAIM}
     one_batch(query, b"1", b"2")
@@ -182,7 +183,7 @@ def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batche
 
     def commit(*bodies: bytes) -> Mapping[PartitionClaim, int]:
         """One micro-batch, on a query of its own, as after a failure."""
-        query = Query(job, sink, rejections)
+        query = Query(job, sink, rejections, CommitLogMove())
         query.claims = {0: CLAIM}
         one_batch(query, *bodies)
         assert isinstance(query.channel, Recording)

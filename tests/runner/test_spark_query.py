@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.moving import CommitLogMove
 from agent.runner.spark import query as query_module
 from agent.runner.spark.query import Clock, Query
 from agent.topology import Tolerance
@@ -52,7 +53,7 @@ class Away(Recording):
 def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Away))
-    query = Query(job, sink, Rejections(Letters(), tolerance))
+    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
     busy, stopping = Busy(query), threading.Event()
     monkeypatch.setattr(query, "_start", lambda *_: busy)
     stopping.set()
@@ -85,7 +86,7 @@ def overtaken(**claim: Any) -> tuple[Query, Overtaken]:
     """A query that has partition 0, at 3 of 9, and its channel, whose group says that of the claim."""
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Overtaken))
-    query = Query(job, sink, Rejections(Letters(), tolerance))
+    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
     query.claims, query.expected = {0: CLAIM._replace(record="hdfs:/a")}, {0: 3}
     source = SimpleNamespace(endOffset='{"t": {"0": 3}}', latestOffset='{"t": {"0": 9}}')
     query.show(SimpleNamespace(batchDuration=1, processedRowsPerSecond=1, sources=[source], stateOperators=[]))

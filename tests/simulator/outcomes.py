@@ -93,7 +93,9 @@ class Outcomes:
         self.foreign: set[bytes] = set()
         """Events that another program says it has delivered."""
         self.roots = {"h1": "data", "h2": "data", "h3": "data"}
-        self.moved = self.lost_metadata = self.inherited = self.forgotten = False
+        self.moved = 0
+        """How often an operator has changed hdfs.path: each moves the commit log, and thereby the epoch."""
+        self.lost_metadata = self.inherited = self.forgotten = False
         self.was_reset_before = False
         """Whether the positions that the group has inherited are those of a reset."""
         self.mended = self.was_mended = False

@@ -122,7 +122,7 @@ class Steps(KafkaSteps):
         # What was left in the old place cannot be found then; nor may it be changed soon after an upgrade.
         if self.lost_metadata or self.forgotten or self.inherited or self.sink != "hdfs":
             return
-        self.moved = True
+        self.moved += 1
         self.roots[host] = "data" if self.roots[host] != "data" else f"data-{host}"
         if host in self.agents and self.agents[host].running:
             self._ended(host)

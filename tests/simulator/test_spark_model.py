@@ -12,6 +12,7 @@ import pytest
 from agent.options import AgentOptions
 from agent.runner.deadletters import rejections
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.moving import CommitLogMove
 from agent.runner.spark import query as query_module
 from agent.runner.spark.driver import reason
 from agent.runner.spark.job import Job, SinkJob
@@ -149,7 +150,7 @@ class Run:
     def _query(self) -> None:
         job, sink = job_of()
         while not self.stopping.is_set():
-            self.query = Query(job, sink, Rejections(Letters(), Tolerance()))
+            self.query = Query(job, sink, Rejections(Letters(), Tolerance()), CommitLogMove())
             self.spark.streams.addListener(
                 SimpleNamespace(
                     onQueryStarted=lambda event: None,

@@ -15,11 +15,7 @@ from unittest import mock
 import pytest
 import requests
 
-from plugins import (
-    Conflict,
-    Resumed,
-    Retry,
-)
+from plugins import Conflict, PartitionClaim, Resumed, Retry
 from sinks.hdfs import HdfsSink
 from tests.fixtures.examples import some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs, error
@@ -131,6 +127,12 @@ def test_a_group_that_was_deleted_goes_on_by_the_record_of_its_latest_epoch(sink
     assert (found.claim.epoch, found.position) == (LATER, 2)
 
 
+def started(sink: HdfsSink, claim: PartitionClaim, committed: int | None) -> Resumed:
+    """Take over as an agent does at its start: move the commit log here if it is elsewhere, and resume."""
+    moved = sink.move_commit_log(claim, committed)
+    return sink.resume(claim, committed) if moved is None else sink.resume(moved.claim, moved.position)
+
+
 def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     old = sinks()
     old.resume(CLAIM, 0)
@@ -138,7 +140,7 @@ def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     old.write(records(3, 5))
     receipt = old.stage(OWN, 3, 5)
     new = sinks(**{"hdfs.path": "/other"})
-    found = new.resume(OWN, 2)
+    found = started(new, OWN, 2)
     assert (found.claim.record, found.position) == ("hdfs:/other/.flafka", 3)
     assert found.claim.epoch > CLAIM.epoch
     with pytest.raises(Conflict):
@@ -146,9 +148,9 @@ def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     new.write(records(3, 6))
     new.commit(new.stage(found.claim, 3, 6))
     # A crash before the group was told: the next owner comes by way of the old record.
-    again = sinks(**{"hdfs.path": "/other"}).resume(OWN, 3)
+    again = started(sinks(**{"hdfs.path": "/other"}), OWN, 3)
     assert (again.claim, again.position) == (found.claim, 6)
-    back = sinks().resume(found.claim, 6)
+    back = started(sinks(), found.claim, 6)
     assert (back.claim.record, back.position) == (OWN.record, 6)
     assert back.claim.epoch > found.claim.epoch
     assert delivered(fake) == Counter(range(6))
@@ -160,7 +162,7 @@ def move(directory: Path) -> Resumed:
         sink: HdfsSink | None = None
         try:
             sink = open_sink(directory, **{"hdfs.path": "/other"})
-            found = sink.resume(OWN, 2)
+            found = started(sink, OWN, 2)
             assert found.position in (3, 5)
             if found.position == 5:
                 return found
@@ -213,7 +215,7 @@ def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_k
                 sink = None
                 try:
                     sink = open_sink(tmp_path, **{"hdfs.path": "/other"})
-                    assert sink.resume(OWN, 5).position == 5, f"call {index}"
+                    assert started(sink, OWN, 5).position == 5, f"call {index}"
                     break
                 except Crash:
                     continue
@@ -240,7 +242,7 @@ def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed
                 begun = len(fake.calls)
                 fake.lose(begun + call, 1, "after", Crash)
                 with contextlib.suppress(Crash):
-                    position = sink.resume(OWN, 0).position
+                    position = started(sink, OWN, 0).position
                 calls = len(fake.calls) - begun
                 sink.close()
                 fake.heal()
@@ -267,7 +269,7 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         def overtake(number: int, _: str) -> None:
             if number == begun + index:
                 fake.heal()
-                found = awake.resume(OWN, 3)
+                found = started(awake, OWN, 3)
                 awake.write(records(3, 5))
                 awake.commit(awake.stage(found.claim, 3, 5))
                 group.append(found.claim)
@@ -275,14 +277,14 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         fake.before = overtake
         refused = False
         try:
-            sleeper.resume(OWN, 3)
+            started(sleeper, OWN, 3)
         except Retry:
             refused = True
         calls = len(fake.calls) - begun
         if index >= calls:
             overtake(begun + index, "")
         for claim, position in ((group[-1], 5), (group[0], 3)):  # as the group says, or as it said before
-            assert sleeper.resume(claim, position).position == 5, f"call {index}"
+            assert started(sleeper, claim, position).position == 5, f"call {index}"
         for sink in (old, sleeper, awake):
             sink.close()
         return fake, calls, refused
@@ -422,7 +424,7 @@ def test_a_new_path_is_proven_before_the_old_record_names_it(sinks: Any, fake: F
     old.resume(CLAIM, 0)
     write_and_commit(old, 0, 3)
     with refusing_renames(fake, "/other/"), pytest.raises(Retry, match="quota"):
-        sinks(**{"hdfs.path": "/other"}).resume(OWN, 3)
+        started(sinks(**{"hdfs.path": "/other"}), OWN, 3)
     again = sinks()
     found = again.resume(OWN, 3)
     assert (found.claim, found.position) == (OWN, 3)

@@ -204,6 +204,56 @@ def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
     assert delivered() == Counter(group.bodies)
 
 
+def test_a_commit_log_moves_at_a_start_or_by_a_command_while_nobody_reads_in_the_group(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    name = unique("group")
+    sink, delivered = _hdfs(name, hdfs_cluster)
+    group = Group(tmp_path, kafka_cluster, name, sink)
+    group.configuration += "a1.sinks.k1.hdfs.rollInterval = 1\n"
+    here = f"a1.sinks.k1.hdfs.path = webhdfs://{hdfs_cluster.webhdfs}/{name}"
+    assert f"{here}\n" in group.configuration
+
+    def moved_to(place: str) -> None:
+        nonlocal here
+        there = f"{here.removesuffix('/b').removesuffix('/c')}/{place}"
+        group.configuration = group.configuration.replace(f"{here}\n", f"{there}\n")
+        here = there
+
+    group.put(60)
+    with group.agent("a1") as old:
+        old.until(lambda: delivered() == Counter(group.bodies), "what the first delivers")
+        moved_to("b")
+        with group.agent("a2") as other:
+            other.until(lambda: "is read by" in other.failing().get("SINK.k1", ""), "the other to be refused")
+            why = other.failing()["SINK.k1"]
+            assert (
+                f"a1.k1.{name} on 127.0.0.1, and has its commit log in hdfs:/{name}/.flafka, not in hdfs:/{name}/b"
+                in why
+            )
+            group.put(60)
+            old.until(lambda: delivered() == Counter(group.bodies), "the first to go on")
+            assert old.stop() == 0
+            group.put(60)
+            other.until(lambda: delivered() == Counter(group.bodies), "the other, once it is alone")
+            assert other.stop() == 0
+    group.left()
+    group.put(60)
+    command = ("group", "move", name, "-n", "a2", "-c", str(tmp_path / "a2" / "agent.conf"))
+    done = agent_command(*command, "--to", f"{here.partition(' = ')[2].removesuffix('/b')}/c", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"a2.sinks.k1: moved to hdfs:/{name}/c/.flafka: {name}-0, {name}-1, {name}-2" in done.stdout
+    moved_to("c")
+    with group.agent("a1") as again:
+        again.until(lambda: delivered() == Counter(group.bodies), "who starts with the new path")
+        assert "moved" not in again.log
+        assert again.stop() == 0
+    group.left()
+    done = agent_command("group", "move", name, "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
+    assert "nothing, as it is there already" in done.stdout, done.stderr
+    assert delivered() == Counter(group.bodies)
+
+
 def test_two_agents_of_one_name_on_one_host_share_the_partitions(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
     """Both join as the same static member at first: they would fence each other for ever."""
     outs = [tmp_path / "out-1", tmp_path / "out-2"]

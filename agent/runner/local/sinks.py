@@ -14,6 +14,7 @@ from agent.runner.held import Held
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.commits import Commits
 from agent.runner.local.sinkprocessors import sink_processor_of
+from agent.runner.moving import CommitLogMove
 from agent.runner.retries import LONGEST_SECONDS, Retries, told
 from agent.topology import SinkGroupSpec, SinkSpec
 from plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
@@ -97,6 +98,7 @@ class SinkRunner:
         self.reader: Reader | None = None
         self.log = logging.getLogger(self.path)
         self.commits = Commits([member.delivery for member in self.members], tallies, self.log)
+        self._move = CommitLogMove()
         self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
         self.finished = False
         """True once the thread has ended and delivered all that it took."""
@@ -161,6 +163,8 @@ class SinkRunner:
                 member.failed(e, LATER)
                 self.processor.failed(member.name)
         self._show_standbys(next((one for one in self._by_priority if one.delivery.is_open), None))
+        if self.committing is not None and isinstance(self.channel.channel, KafkaBackedChannel):
+            self._move.make(self.committing, self.channel.channel, self.group)
         self.reader = self.channel.reader(self, group=self.group, member=self.member)
         if self.committing is not None:
             self.committing.membership = self.reader.membership
@@ -320,6 +324,9 @@ class SinkRunner:
         """Take partitions over, from the sink's own record where it keeps one."""
         starts: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
+            if self.committing is not None and not isinstance(self.channel.channel, KafkaBackedChannel):
+                moved = self.committing.move_commit_log(claim, position)  # nobody else reads this channel
+                claim, position = (moved.claim, moved.position) if moved is not None else (claim, position)
             claim, position = self.commits.resume(claim, position, self.reader)
             starts[claim] = position
         self._assigned_time = time.time()

@@ -28,6 +28,7 @@ from agent.options import YARN, is_local
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.notices import Heard
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.moving import CommitLogMove
 from agent.runner.retries import Retries
 from agent.runner.spark import failures
 from agent.runner.spark.gateway import Gateway, kill_gateway
@@ -188,12 +189,12 @@ def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping
     retries = Retries(sink.sink.path)
     channel = sink.channel
     letters = Heard(dead_letters_of(job.agent, channel, channel.make(), job.options), report_rejected)
-    rejections = Rejections(letters, sink.sink.tolerance)
+    rejections, move = Rejections(letters, sink.sink.tolerance), CommitLogMove()
     while not stopping.is_set():
         retries.begin()
         try:
             streams = issubclass(sink.sink.cls, StreamingSink)
-            query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink, rejections)
+            query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink, rejections, move)
             query.run(watch.spark, stopping)
             if stopping.is_set():
                 return

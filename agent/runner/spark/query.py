@@ -18,6 +18,7 @@ from typing import Any
 from agent.audit.publishing import audit_of
 from agent.options import AgentOptions
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.moving import CommitLogMove
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from plugins import (
@@ -46,10 +47,10 @@ SET_BACK_SECONDS = 10.0
 class Query:
     """One sink's stream: its commits happen here, and here only."""
 
-    def __init__(self, job: Job, sink: SinkJob, rejections: Rejections) -> None:
+    def __init__(self, job: Job, sink: SinkJob, rejections: Rejections, move: CommitLogMove) -> None:
+        """`rejections` and `move` belong to all queries of this sink, one after the other."""
         self.agent, self.job, self.options = job, sink, job.options
-        self.rejections = rejections
-        """Of all queries of this sink, one after the other."""
+        self.rejections, self._move = rejections, move
         self.sink: Sink = sink.sink.make()
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.channel: KafkaBackedChannel = sink.channel.make()
@@ -106,8 +107,9 @@ class Query:
     def _resume(self) -> None:
         for refusal in self.channel.refusals(self.job.sink.group, {}):
             raise refusal
+        if self.committing is not None:
+            self._move.make(self.committing, self.channel, self.job.sink.group)
         positions = self.channel.positions(self.job.sink.group)
-        self._refuse_members(positions)
         begun: dict[PartitionClaim, int] = {}
         fresh = []
         for claim, committed in positions.items():
@@ -136,19 +138,6 @@ class Query:
             self.channel.record(begun)
         self._record({})
         self._look_for_records()
-
-    def _refuse_members(self, claims: Iterable[PartitionClaim]) -> None:
-        """Raises Retry where members of the group, on threads, keep a sink's record in another place.
-
-        They could not be told that it was moved: each of the two would end the other's record again and again.
-        """
-        ours = self.committing.record if self.committing is not None else ""
-        theirs = next((claim.record for claim in claims if claim.record not in ("", ours)), "")
-        if ours and theirs and (holders := self.channel.holders(self.job.sink.group)):
-            raise Retry(
-                f"group {self.channel.stream(self.job.sink.group).group} is read by {next(iter(holders.values()))}, "
-                f"with a record of commits in {theirs}, not {ours}: stop it, or have both write below the same path"
-            )
 
     def _oldest(self, claims: Iterable[PartitionClaim]) -> dict[PartitionClaim, int]:
         """The first records of partitions in which the group has no position. From there on, and not from whatever is

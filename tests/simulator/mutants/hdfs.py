@@ -22,7 +22,7 @@ COMMIT_RECORD = (
         "a commit log that takes the place of another one begins with the last record of that",
         ON_HDFS,
         SINK,
-        "next((end.last for end in ends if end.end == committed), LastRecord())",
+        "next((end.last for end in ends if end.end == offset), LastRecord())",
         "LastRecord()",
         "test_a_loss_before_the_end_of_a_commit_log_that_is_moved_is_noticed",
     ),
@@ -190,18 +190,27 @@ COMMIT_RECORD = (
         "a record below another root is sealed",
         HDFS,
         SINK,
-        "            if (end := before.seal(chain)) is not None:\n"
-        "                committed = max(committed or 0, end)\n"
-        "            if before.successor != chain.as_successor():\n",
-        "            if False:\n",
+        "        if (end := old.seal(chain)) is not None:\n"
+        "            committed = max(committed or 0, end)\n"
+        "        if old.successor != chain.as_successor():\n",
+        "        if False:\n",
         f"{OVERTAKEN}::test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it",
+    ),
+    Mutant(
+        "moved-alone",
+        "a commit log is moved only while its group has no members",
+        ON_HDFS,
+        "agent/runner/moving.py",
+        "if self._over or members:",
+        "if self._over:",
+        f"{OVERTAKEN}::test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes_elsewhere",
     ),
     Mutant(
         "one-successor",
         "of two that take a record over, one is told to ask again",
         ON_HDFS,
         SINK,
-        "if before.successor != chain.as_successor():",
+        "if old.successor != chain.as_successor():",
         "if False:",
         f"{OVERTAKEN}::test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again",
     ),

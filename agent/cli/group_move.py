@@ -1,0 +1,77 @@
+"""`agent group move`: the commit log of a group's sinks, where it is to lie from now on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.kafka_admin import confirm, naming_brokers
+from agent.topology import AgentSpec, SinkSpec
+from plugins import CommittingSink, FlafkaError, KafkaBackedChannel
+
+PATH = "hdfs.path"
+
+
+@click.command("move")
+@click.argument("group_name", metavar="NAME")
+@configuration_options
+@click.option("--to", metavar="PATH", help=f"Move to this {PATH}. If unset, to that of the configuration.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def move(group_name: str, chosen: Chosen, to: str | None, yes: bool) -> None:
+    """Move the commit log of the sinks in a group to another path. All agents of the group must be stopped.
+
+    An agent moves it by itself when it starts with a changed hdfs.path while nobody reads in the group. This command
+    does the same before any agent starts, so that several agents of one group can be changed. Files that were
+    delivered stay where they are. If the command is interrupted, run it again: nothing is lost or delivered twice.
+    """
+    from agent.own_cluster import with_own_cluster
+
+    spec = with_own_cluster(load_or_exit(chosen), ask=True)
+    with naming_brokers(spec):
+        found = [one for sink in spec.sinks if (one := _moving(spec, sink, group_name, to))]
+        if not found:
+            text = f"{spec.name} has no sink in group {group_name} whose commit log could be moved"
+            raise click.ClickException(text)
+        for sink, channel in found:
+            _move(group_name, sink, channel, yes)
+        if to is not None:
+            click.echo(f"before you start agents of the group, write into their configurations: {PATH} = {to}")
+
+
+def _moving(
+    spec: AgentSpec, sink: SinkSpec, group: str, to: str | None
+) -> tuple[SinkSpec, KafkaBackedChannel] | None:
+    if not issubclass(sink.cls, CommittingSink):
+        return None
+    channel = spec.channel(sink.channel).make()
+    if not isinstance(channel, KafkaBackedChannel) or channel.stream(sink.group).group != group:
+        return None
+    if to is not None:
+        config, problems = sink.cls.config_class.parse({**sink.properties, PATH: to})
+        if config is None:
+            raise click.BadParameter("; ".join(problem.message for problem in problems), param_hint="--to")
+        sink = replace(sink, config=config)
+    made: CommittingSink = sink.make()
+    return (sink, channel) if made.record else None
+
+
+def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> None:
+    from agent.runner.moving import CommitLogMove
+
+    sink: CommittingSink = spec.make()
+    channel.open()
+    try:
+        places = sorted({claim.record for claim in channel.positions(spec.group) if claim.record} - {sink.record})
+        where = f"from {', '.join(places)} to {sink.record}" if places else f"to {sink.record}"
+        confirm(f"move the commit log of group {group} {where}?", yes)
+        sink.open()
+        moved = CommitLogMove().make(sink, channel, spec.group)
+    except FlafkaError as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        sink.close()
+        channel.close()
+    what = ", ".join(moved) if moved else "nothing, as it is there already"
+    click.echo(f"{spec.path}: moved to {sink.record}: {what}")
