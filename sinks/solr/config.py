@@ -53,7 +53,8 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
     index_headers: bool = option(
         True,
         name="indexHeaders",
-        description="Make each header a field, named by the header and headerSuffix.",
+        description="Make each header a field, named by the header and headerSuffix, unless the body, the id or a "
+        "field.<name> fills that field.",
     )
     header_suffix: str = option(
         "_s",
@@ -159,6 +160,19 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
                 f"must be another field than idField, {self.id_field!r}: it gets documentId, and the body would be "
                 "stored nowhere. Name a field for the body, or none"
             )
+
+    @agreement("fields", "body_field", "id_field", "morphline_file")
+    def _keeps_body_and_id(self) -> None:
+        if self.morphline_file is not None:
+            return
+        taken = {self.id_field: "must be another field than idField: write the text as documentId"}
+        if self.body_field not in ("none", self.id_field):
+            taken[self.body_field] = (
+                "must be another field than bodyField, as the body would be stored nowhere: set bodyField = none if "
+                "that is meant"
+            )
+        if wrong := [f"{name}: {why}" for name, why in taken.items() if name in self.fields]:
+            raise ValueError("\n".join(wrong))
 
     @agreement("morphline_file", "morphline_id", "variables", "url")
     def _check_morphline(self) -> None:

@@ -189,11 +189,18 @@ def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"username": "u"}, "username: must be set together with password"),
         ({"bodyField": "id"}, "bodyField: must be another field than idField, 'id'"),
         ({"idField": "body_t"}, "bodyField: must be another field than idField, 'body_t'"),
+        ({"field.body_t": "%{a}"}, "field.body_t: must be another field than bodyField, as the body would be stored"),
+        ({"bodyField": "text", "field.text": "%[body]"}, "field.text: must be another field than bodyField"),
+        ({"field.id": "%{a}"}, "field.id: must be another field than idField: write the text as documentId"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
     (problem,) = problems({"url": URL, **wrong})
     assert problem.startswith(message), problem
+
+
+def test_a_field_may_have_the_name_of_a_body_that_is_not_stored() -> None:
+    assert problems({"url": URL, "bodyField": "none", "field.body_t": "%[body]", "field.none": "%{a}"}) == []
 
 
 def test_it_travels_to_an_executor_and_keeps_its_secret() -> None:
