@@ -128,11 +128,23 @@ def refuse_errors(
     for answer in answers:
         error = for_code(answer["error_code"])
         if answer["error_code"] and error.__name__ != ignore:
+            if error.__name__ == "InvalidTopicError":
+                _refuse_name(answer["name"])
             unknown = error.__name__ == "UnknownTopicOrPartitionError"
             if error.__name__ == "TopicAuthorizationFailedError":
                 raise click.ClickException(f"topic {answer['name']}: this user lacks the right {right} on it")
             message = "no such topic" if unknown else answer.get("error_message") or error.description
             raise click.ClickException(f"topic {answer['name']}: {message}")
+
+
+def _refuse_name(topic: str) -> None:
+    """Raise `click.ClickException` for a name that no topic can have."""
+    from plugins.shared.kafkatopics import checked_topic
+
+    try:
+        checked_topic(topic)
+    except ValueError as error:
+        raise click.ClickException(f"the topic's name {error}") from None
 
 
 def reason(error: BaseException) -> str:

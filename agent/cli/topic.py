@@ -40,12 +40,16 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     """Show a topic's partitions and offsets; its own settings follow on standard error."""
     from kafka import TopicPartition
     from kafka.admin import ConfigResource, OffsetSpec
+    from kafka.errors import UnknownTopicOrPartitionError
 
     with connect(bootstrap_server, command_config) as admin:
         partitions = partitions_of(admin, name)
         led = [TopicPartition(name, number) for number, part in partitions.items() if part["leader_id"] >= 0]
-        first = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST))
-        end = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.LATEST))
+        try:
+            first = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST))
+            end = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.LATEST))
+        except UnknownTopicOrPartitionError:  # a broker may describe it for a moment after it was deleted
+            raise click.ClickException(f"topic {name}: no such topic") from None
         settings = admin.describe_configs([ConfigResource("TOPIC", name)])["topic"][name]
     columns = ("partition", "leader", "replicas", "isr", "log_start_offset", "log_end_offset")
     rows = []

@@ -10,6 +10,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 def checked_topic(name: str, *, most: int = 249) -> str:
     """Return the name of a topic of at most so many characters. Raises ValueError for one that Kafka cannot have."""
+    if not name:
+        raise ValueError("must not be empty")
     if name in (".", ".."):
         raise ValueError(f"must not be {name!r}, which Kafka does not take as a name")
     if wrong := re.search(r"[^a-zA-Z0-9._-]", name):

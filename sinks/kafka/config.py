@@ -91,7 +91,8 @@ class KafkaSinkConfig(ProducerConfig):
     @pydantic.field_validator("topic")
     @classmethod
     def _readable(cls, topic: str) -> str:
-        checked_topic(topic if BucketPath(topic).static == topic else literals(topic))
+        if text := topic if BucketPath(topic).static == topic else literals(topic):
+            checked_topic(text)
         if topic in INTERNAL_TOPICS:
             raise ValueError(f"must not be {topic!r}, a topic of the brokers themselves: name a topic of your own")
         return topic

@@ -87,12 +87,12 @@ class Topics:
         known = self._known.get(name)
         if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
             return known
+        if not name:
+            return f"kafka.topic = {self._config.topic} is empty for this event"
         try:
             checked_topic(name)
         except ValueError as e:
             return f"{name[:80]!r} is not a valid topic name: {e}"
-        if not name:
-            return f"kafka.topic = {self._config.topic} is empty for this event"
         if name in INTERNAL_TOPICS:
             return f"topic {name} is the brokers' own, and takes no events"
         try:

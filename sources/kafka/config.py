@@ -118,7 +118,7 @@ class KafkaSourceConfig(ConsumerConfig):
     @pydantic.field_validator("topics")
     @classmethod
     def _topics_are_possible(cls, topics: str) -> str:
-        for name in re.split(r"[,\s]+", topics):
+        for name in filter(None, re.split(r"[,\s]+", topics)):
             checked_topic(name)
         return topics
 

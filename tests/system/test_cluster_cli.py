@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("agent.cli.group.OUTSIDE_SECONDS", SOON)
 
     def run(line: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(agent, line.split())
+        result = CliRunner().invoke(agent, shlex.split(line))
         assert result.exit_code == code, result.output
         assert "Traceback" not in result.output
         return result
@@ -162,6 +163,22 @@ def test_topic_commands(run: Run) -> None:
     run("topic delete made --yes")
     assert run("topic describe made", code=1).stderr == "Error: topic made: no such topic\n"
     assert "__consumer_offsets" not in run("topic list").stdout
+
+
+@pytest.mark.parametrize("command", ["topic describe", "topic create", "topic delete --yes", "group reset g --topic"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a b/ü", "'a b/ü' must consist of A-Z, a-z, 0-9, '.', '_' and '-', and has ' '"),
+        ("..", "must not be '..', which Kafka does not take as a name"),
+        ("", "must not be empty"),
+        ("a" * 250, "must have at most 249 characters, not 250"),
+    ],
+)
+def test_a_name_that_no_topic_can_have_is_refused_in_words(run: Run, command: str, name: str, said: str) -> None:
+    more = " --to earliest --yes" if command.startswith("group") else ""
+    stderr = run(f"{command} {shlex.quote(name)}{more}", code=1).stderr
+    assert stderr == f"Error: the topic's name {said}\n"
 
 
 def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
