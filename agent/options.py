@@ -9,7 +9,7 @@ import pydantic
 
 from plugins import Config, option
 from plugins.problems import suggestion
-from plugins.shared.kafkatopics import checked_topic
+from plugins.shared.kafkatopics import own_topic
 
 YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
@@ -113,7 +113,7 @@ class AgentOptions(Config):
     @pydantic.field_validator("audit_topic")
     @classmethod
     def _check_topic(cls, value: str) -> str:
-        return checked_topic(value)
+        return own_topic(value)
 
     @pydantic.field_validator("spark_conf")
     @classmethod

@@ -11,7 +11,7 @@ import pydantic
 from channels.kafka.records import Format
 from plugins import Config, OverflowConfig, Problem, agreement, option, with_default
 from plugins.shared.kafkaclient import ConsumerConfig, ProducerConfig
-from plugins.shared.kafkatopics import checked_topic
+from plugins.shared.kafkatopics import own_topic
 
 
 class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
@@ -95,7 +95,7 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
     @pydantic.field_validator("topic")
     @classmethod
     def _topic_is_possible(cls, topic: str) -> str:
-        return checked_topic(topic, most=249 - len(".deadletters"))
+        return own_topic(topic, most=249 - len(".deadletters"))
 
     @classmethod
     def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,3 +19,10 @@ def checked_topic(name: str, *, most: int = 249) -> str:
     if len(name) > most:
         raise ValueError(f"must have at most {most} characters, not {len(name)}")
     return name
+
+
+def own_topic(name: str, *, most: int = 249) -> str:
+    """Return the name of a topic that clients may write to. Raises ValueError for any other name."""
+    if checked_topic(name, most=most) in INTERNAL_TOPICS:
+        raise ValueError(f"must not be {name!r}, a topic of the brokers themselves: name a topic of your own")
+    return name

@@ -11,7 +11,7 @@ import pydantic
 from plugins import Config, option, with_default
 from plugins.shared.kafkaclient import ProducerConfig
 from plugins.shared.kafkaproperties import number
-from plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
+from plugins.shared.kafkatopics import checked_topic, own_topic
 from sinks.bucketpath import BucketPath, literals
 
 TRANSACTION_MS = 60_000
@@ -91,10 +91,10 @@ class KafkaSinkConfig(ProducerConfig):
     @pydantic.field_validator("topic")
     @classmethod
     def _readable(cls, topic: str) -> str:
-        if text := topic if BucketPath(topic).static == topic else literals(topic):
+        if BucketPath(topic).static == topic:
+            return own_topic(topic)
+        if text := literals(topic):
             checked_topic(text)
-        if topic in INTERNAL_TOPICS:
-            raise ValueError(f"must not be {topic!r}, a topic of the brokers themselves: name a topic of your own")
         return topic
 
 

@@ -9,6 +9,7 @@ import pydantic
 
 from plugins import Config, Problem, agreement, option
 from plugins.problems import suggestion
+from plugins.shared.kafkatopics import own_topic
 from sinks.spark.loading import SessionNeeded, load
 
 
@@ -24,6 +25,11 @@ class KafkaOutput(Output):
     """Each row a record: its columns `body`, `key` and `headers`, or, without a `body`, the row as JSON."""
 
     topic: str = option(name="topic", description="Topic to write to, on the brokers of the sink's channel.")
+
+    @pydantic.field_validator("topic")
+    @classmethod
+    def _check_topic(cls, value: str) -> str:
+        return own_topic(value)
 
 
 class ParquetOutput(Output):

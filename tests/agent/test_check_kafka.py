@@ -112,3 +112,15 @@ def test_the_kafka_sink_takes_its_plain_form_where_it_cannot_commit_by_itself(tm
     spec, diagnostics = load(file, None, components=Components(), mode="normal", system={})
     assert spec is not None, diagnostics
     assert [sink.cls is KafkaSink.plain for sink in spec.sinks] == plain
+
+
+@pytest.mark.parametrize(
+    "line", ["a1.channels.c1.kafka.topic = __consumer_offsets", "a1.audit.topic = __consumer_offsets"]
+)
+def test_nothing_is_to_be_written_to_a_topic_of_the_brokers_themselves(tmp_path, line):
+    file = tmp_path / "a.conf"
+    file.write_text(f"{KAFKA.format(read='more', channel=IN_KAFKA, write='out')}\n{line}\n")
+    _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
+    (said,) = [f"{one.place.line} {one.message}" for one in diagnostics if one.severity == "error"]
+    assert said.startswith(f"{len(file.read_text().splitlines())} ")
+    assert "must not be '__consumer_offsets', a topic of the brokers themselves: name a topic of your own" in said

@@ -62,6 +62,15 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
         ({"output__b__topic": "t"}, "output.b.type: is required"),
         ({"output__a__type": "kafka"}, "output.a.topic: is required"),
         (
+            {"output__a__type": "kafka", "output__a__topic": "a b"},
+            "output.a.topic: 'a b' must consist of A-Z, a-z, 0-9, '.', '_' and '-', and has ' '",
+        ),
+        (
+            {"output__a__type": "kafka", "output__a__topic": "__consumer_offsets"},
+            "output.a.topic: must not be '__consumer_offsets', a topic of the brokers themselves: name a topic of "
+            "your own",
+        ),
+        (
             {"output__a__type": "parquet", "output__a__path": "/x", "output__a__mode": "update"},
             "output.a.mode: must be append, as files cannot be changed",
         ),
