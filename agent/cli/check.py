@@ -21,12 +21,13 @@ from agent.cli.output import json_option
 from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
+from agent.config.kafka import share_brokers
 from agent.graph import graph_of, ways
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
 from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 from plugins.errors import ANY_FAILURE
-from plugins.shared.kafkaclient import stream_client, unreachable
+from plugins.shared.kafkaclient import TopicMissing, stream_client, unreachable
 
 NOT_STARTED = "it would not start"
 CONNECT_SECONDS = 15.0
@@ -46,8 +47,8 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
     """Check a configuration and show what would run; start nothing.
 
     All errors are shown at once, each with file, line and component. With an error that `--connect` finds, such as a
-    server that is away, the agent starts, and the component is tried again until it works. Exit code: 0 if all would
-    run, else 2.
+    server that is away, the agent starts, and the component is tried again until it works. A topic that the agent
+    itself creates is not missing. Exit code: 0 if all would run, else 2.
     """
     running: list[int] = []
     spec, diagnostics = chosen.load(notes=verbose)
@@ -186,9 +187,25 @@ def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:
         yield from end.interceptors
 
 
+def _created(spec: AgentSpec, component: ComponentSpec) -> set[str]:
+    """Topics on the brokers of that component that the agent creates where they are missing."""
+    topics = set[str]()
+    for channel in spec.channels:
+        if not share_brokers(channel.config, component.config):
+            continue
+        topics |= {*channel.config.writes(), spec.options.audit_topic or ""}
+        for sink in spec.sinks:
+            if sink.channel == channel.name and issubclass(sink.cls, StreamingSink):
+                topics |= sink.make().topics()
+    return topics
+
+
 def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
     try:
         found = list(component.make().probe())
+        if any(isinstance(sentence, TopicMissing) for sentence in found):
+            created = _created(spec, component)
+            found = [one for one in found if not (isinstance(one, TopicMissing) and one.topic in created)]
         if isinstance(component, SinkSpec) and issubclass(component.cls, StreamingSink):
             found += _probe_outputs(component, spec.channel(component.channel))
         if isinstance(component, SinkSpec):

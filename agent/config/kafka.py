@@ -30,7 +30,7 @@ def warnings(
         if channel is not None and issubclass(sink.cls, StreamingSink):
             for topic in cast(StreamingSink[Any], sink.make()).topics() & {*_topics(channel)}:
                 yield sink, _IN_ITS_OWN.format(topic)
-        if channel is not None and _share_brokers(sink.config, channel.config):
+        if channel is not None and share_brokers(sink.config, channel.config):
             for topic in set(_topics(channel)) & set(sink.config.writes()):
                 yield sink, _IN_ITS_OWN.format(topic)
 
@@ -64,7 +64,7 @@ def refused_groups(
         if (
             channel is None
             or not issubclass(sink.cls, CommittingSink)
-            or not _share_brokers(sink.config, channel.config)
+            or not share_brokers(sink.config, channel.config)
         ):
             continue
         group = sink.group or str(getattr(channel.config, "group_id", ""))
@@ -72,8 +72,9 @@ def refused_groups(
             yield (sink, why) if sink.group else (channel, f"{why} ({sink.path} is exactly once)")
 
 
-def _share_brokers(sink: Config, channel: Config) -> TypeGuard[KafkaEndConfig]:
-    return isinstance(sink, KafkaEndConfig) and isinstance(channel, KafkaEndConfig) and _same(sink, channel)
+def share_brokers(one: Config, other: Config) -> TypeGuard[KafkaEndConfig]:
+    """Return True if both are of Kafka components that name a common broker, or none."""
+    return isinstance(one, KafkaEndConfig) and isinstance(other, KafkaEndConfig) and _same(one, other)
 
 
 def _topics(channel: ChannelSpec) -> list[str]:

@@ -181,6 +181,19 @@ def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Calla
     return wrapped
 
 
+class TopicMissing(str):
+    """Sentence about a topic that does not exist. It is no error where the agent itself creates the topic."""
+
+    topic: str
+
+    def __new__(cls, topic: str, servers: str) -> TopicMissing:
+        """Make the sentence from the names of the topic and of its brokers."""
+        create = f"agent topic create {topic} --bootstrap-server {servers}"
+        self = super().__new__(cls, f"there is no topic {topic} at {servers}: {create}")
+        self.topic = topic
+        return self
+
+
 def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each reason why a component cannot work.
 
@@ -215,7 +228,7 @@ def _unseen(client: Mapping[str, Any], topic: str, servers: str) -> str:
     except KafkaException as e:
         if e.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return sentence(e, topic=topic, right="Describe", client=client)
-    return f"there is no topic {topic} at {servers}: agent topic create {topic} --bootstrap-server {servers}"
+    return TopicMissing(topic, servers)
 
 
 def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:

@@ -101,3 +101,41 @@ a1.sinks.k2.sink.directory = {file}/out
         assert all(part in message for part, message in zip(expected, messages, strict=True)), messages
     assert told == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.conf"]
+
+
+def test_a_topic_that_the_agent_itself_creates_is_not_missing(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    first, second, audit, nobody = (unique(name) for name in ("first", "second", "audit", "nobody"))
+    brokers = kafka_cluster.bootstrap_servers
+    file = tmp_path / "agent.conf"
+    file.write_text(f"""
+a1.sources = s1
+a1.channels = c1 c2
+a1.sinks = k1 k2 k3
+a1.audit.topic = {audit}
+a1.monitoring.port = 0
+a1.sources.s1.type = kafka
+a1.sources.s1.channels = c1
+a1.sources.s1.kafka.bootstrap.servers = {brokers}
+a1.sources.s1.kafka.topics = {audit}
+a1.sources.s1.setTopicHeader = false
+{kafka_channel(brokers, first, name="c1")}
+{kafka_channel(brokers, second, name="c2")}
+a1.sinks.k1.type = kafka
+a1.sinks.k1.channel = c1
+a1.sinks.k1.kafka.bootstrap.servers = {brokers.partition(",")[0]}
+a1.sinks.k1.kafka.topic = {second}
+a1.sinks.k2.type = kafka
+a1.sinks.k2.channel = c1
+a1.sinks.k2.group = others
+a1.sinks.k2.kafka.bootstrap.servers = {brokers}
+a1.sinks.k2.kafka.topic = {nobody}
+a1.sinks.k3.type = null
+a1.sinks.k3.channel = c2
+""")
+    checked = agent_command("check", "-c", str(file), "--connect", "--json")
+    told = [(one["component"], one["message"]) for one in json.loads(checked.stdout)["diagnostics"]]
+    missing = f"there is no topic {nobody} at {brokers}: agent topic create {nobody} --bootstrap-server {brokers}"
+    assert told == [("a1.sinks.k2", missing)]
+    assert agent_command("topic", "create", nobody, "--bootstrap-server", brokers).returncode == 0
+    checked = agent_command("check", "-c", str(file), "--connect")
+    assert checked.returncode == 0, checked
