@@ -122,7 +122,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             right = "Describe" if there else "Create"
             raise unusable(client, e, heard, whose, topic=config.topic, right=right) from e
         partitions = len(description.partitions)
-        self._producer = ChannelProducer(self, client, partitions, limits, self._writable, self._limits)
+        asking = self._writable, self._limits, self._exists
+        self._producer = ChannelProducer(self, client, partitions, limits, *asking)
 
     def close(self) -> None:
         """Stop the producer; what is still under way is given up."""
@@ -181,6 +182,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
             self.log.debug("the brokers cannot be asked: %s", e)
             return False
+
+    def _exists(self) -> bool:
+        """Return False if the brokers say that there is no such topic; True where they do not answer."""
+        try:
+            return Topic(AdminClient(self._client(self.config.producer)), self).exists()
+        except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
+            self.log.debug("the brokers cannot be asked: %s", e)
+            return True
 
     def _limits(self) -> Limits:
         """Ask the brokers for the topic's limits. Raises KafkaException or TimeoutError."""

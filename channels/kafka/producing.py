@@ -75,6 +75,11 @@ _COMPRESSION = ("compression.type", "compression.codec")
 COMPACTED = (
     "topic {} is compacted: it refuses events without a key, and would drop others; set cleanup.policy=delete on it"
 )
+DELETED = (
+    "topic {0} was deleted, and what is put waits: create it again with a restart of the agent, or with agent topic "
+    "create {0} --bootstrap-server {1}"
+)
+_NO_TOPIC = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
 _WRONG_CLOCK = (
     ". The clock of this host is further from the brokers' than the topic allows: set it right, or set "
     "message.timestamp.type=LogAppendTime on the topic"
@@ -94,7 +99,8 @@ class ChannelProducer:
     """Producer of the channel's topic for several putting threads, connected until `close`.
 
     `limits` are the topic's; `look` asks the brokers for them again and raises KafkaException or TimeoutError.
-    `writable` asks by another client whether the brokers could take a record in each partition now.
+    `writable` asks by another client whether the brokers could take a record in each partition now, and `exists`
+    whether they know the topic.
 
     A record that brokers have acknowledged is not produced again by the same put: what they refuse is, by a client
     that sends each record alone, and becomes a rejection if it is refused once more.
@@ -108,6 +114,7 @@ class ChannelProducer:
         limits: Limits,
         writable: Callable[[], bool],
         look: Callable[[], Limits],
+        exists: Callable[[], bool],
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
@@ -120,6 +127,7 @@ class ChannelProducer:
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._limits, self._look, self._looked_at = limits, look, time.monotonic()
+        self._exists = exists
         self._fitting, self._fitted_at = UNLIMITED, 0.0
         """Bytes of a batch that become a record which the topic takes, and the time (`time.monotonic`) of the latest
         record that was too large.
@@ -248,6 +256,15 @@ class ChannelProducer:
     def _failure(self, error: KafkaError, delivery: Delivery) -> Retry:
         if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             return self._given_up(delivery)
+        return self._retry(error)
+
+    def _retry(self, error: KafkaError) -> Retry:
+        if error.code() in _NO_TOPIC and not self._exists():
+            text = DELETED.format(self._config.topic, self._config.bootstrap_servers)
+            with self._lock:
+                self._trouble = self._trouble or time.monotonic()
+                self.metrics.error(text)
+            return Retry(f"channel {self.name}: {text}")
         wrong = _WRONG_CLOCK if error.code() == KafkaError.INVALID_TIMESTAMP else ""
         return failure(error, f"channel {self.name}: {self._why(error)}{wrong}")
 
@@ -376,7 +393,7 @@ class ChannelProducer:
                 now = time.monotonic()
                 if not stalled and now - started > STALL_SECONDS:
                     stalled = True
-                    self._stall(+1)
+                    self._stall(+1, self._deleted())
                 if not self._is_used(delivery.producer) or self._closed.is_set():  # it reports what it gives up
                     replaced = replaced or now
                     if now - replaced > PURGED_SECONDS:
@@ -393,6 +410,12 @@ class ChannelProducer:
     def _given_up(self, delivery: Delivery) -> Retry:
         what = "closed" if self._closed.is_set() else "replaced"
         return Retry(f"channel {self.name}: its client was {what} while {delivery.events} events waited")
+
+    def _deleted(self) -> str:
+        """Return a sentence if puts wait because the topic was deleted. Asks the brokers once in an outage."""
+        if self._trouble or self._exists():
+            return ""
+        return DELETED.format(self._config.topic, self._config.bootstrap_servers)
 
     def _stall(self, change: int, text: str = "") -> None:
         """Report that puts begin to wait for long, with `text` if the reason is known. Several may wait at once."""
@@ -449,7 +472,7 @@ class ChannelProducer:
                     delivery.refuse(rows, e.args[0])
                     return
                 self._replace_broken(delivery.producer, e)
-                raise Retry(f"channel {self.name}: {self._why(e)}") from e
+                raise self._retry(e.args[0]) from e
 
     def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: Delivery) -> None:
         """Several records in one call, which knows no record headers."""
@@ -461,7 +484,7 @@ class ChannelProducer:
                 delivery.producer.produce_batch(self._config.topic, messages, partition)
             except KafkaException as e:
                 self._replace_broken(delivery.producer, e)
-                raise Retry(f"channel {self.name}: {self._why(e)}") from e
+                raise self._retry(e.args[0]) from e
             failed = [message for message in messages if "_error" in message]
             delivery.expect(-len(failed))
             again = []

@@ -16,6 +16,8 @@ from channels.kafka.producing import MAX_RECORD_BYTES, Limits
 from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
 
+EXISTS_SECONDS = 2.0
+"""Maximum time that a put waits for the answer whether the topic exists."""
 AT_ONCE = 8
 """Brokers that are asked by a client each."""
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -57,6 +59,18 @@ class Topic:
         names = sorted(topics, key=lambda name: name != self._config.topic)  # another one, before it is created
         if names:
             topic_id_of(self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(ANSWER_SECONDS))
+
+    def exists(self) -> bool:
+        """Return False if the brokers say that there is no such topic. Raises TimeoutError after `EXISTS_SECONDS`."""
+        topic = self._config.topic
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=EXISTS_SECONDS)
+        try:
+            asked[topic].result(EXISTS_SECONDS)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return False
+        return True
 
     def _settings(self) -> Mapping[str, str]:
         """Settings by name; empty if this client may not ask for them (`DescribeConfigs`)."""

@@ -22,7 +22,8 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
     )
     client = {"bootstrap.servers": brokers, "log_level": 0, **client_properties(config.producer)}
     limits = Limits(1 << 20)
-    return ChannelProducer(channel, client, partitions=4, limits=limits, writable=writable, look=lambda: limits)
+    asking = {"writable": writable, "look": lambda: limits, "exists": lambda: True}
+    return ChannelProducer(channel, client, partitions=4, limits=limits, **asking)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
     assert not isinstance(refused.value, Unreachable)
     limits = Limits(1 << 20)
     client = {**config.client("c1"), **secured}
-    producer = ChannelProducer(channel, client, 1, limits, lambda: False, lambda: limits)
+    producer = ChannelProducer(channel, client, 1, limits, lambda: False, lambda: limits, lambda: True)
     try:
         until(lambda: "SASL authentication" in producer.refusal)
     finally:

@@ -1,12 +1,14 @@
 """The Kafka channel on three real brokers: its readers, their positions, and brokers that refuse or go."""
 
 import contextlib
+import threading
 import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from agent.services.running import until
 from plugins import Batch, Conflict, Event, FlafkaError, Retry
 from plugins.shared.offsets import OffsetMetadata
 from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
@@ -200,3 +202,35 @@ def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kaf
 
         with pytest.raises(Retry, match=r"set message\.timestamp\.type=LogAppendTime on the topic"):
             put()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_topic_that_is_deleted_while_the_channel_is_open_is_named(kafka_cluster, topic, waits):
+    """Puts wait, until the client has given them up after half a minute; then they fail again and again."""
+    properties = {} if waits else {"kafka.producer.topic.metadata.propagation.max.ms": "100"}
+    create = f"agent topic create {topic} --bootstrap-server {kafka_cluster.bootstrap_servers}"
+    deleted = f"topic {topic} was deleted, and what is put waits: create it again with a restart of the agent, or "
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    with contextlib.closing(open_channel(kafka_cluster, topic, **properties)) as opened:
+        opened.put(events(0))
+        admin.delete_topics([topic])[topic].result(60)
+        until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic to be gone")
+        failures = []
+
+        def put():
+            try:
+                opened.put(events(1))
+            except Retry as e:
+                failures.append(str(e))
+
+        putting = threading.Thread(target=put)
+        putting.start()
+        until(lambda: opened.metrics.last_error, "the put to wait")
+        assert opened.metrics.last_error == f"{deleted}with {create}"
+        if waits:
+            opened.stopping.set()
+        putting.join()
+        opened.stopping.clear()
+        assert [f"{deleted}with {create}" in why for why in failures] == [not waits]
+        admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(60)
+        until(lambda: put() or not opened.metrics.last_error, "a put to be stored")
