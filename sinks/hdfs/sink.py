@@ -42,7 +42,7 @@ from sinks.hdfs.manifest import VERSION, File, Manifest
 from sinks.hdfs.naming import LONGEST_NAME, final_path, longest_prefix, possible
 from sinks.hdfs.places import stage_directory
 from sinks.hdfs.staging import Partition, Staged, Staging
-from sinks.hdfs.tracing import Tracer
+from sinks.hdfs.tracing import find_in
 from sinks.hdfs.webhdfs import WebHdfs
 from sinks.serializers.avro import schema_name
 from sinks.serializers.base import lengths
@@ -228,7 +228,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return [told[code] for code in codes.tolist()]
 
     def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Return the files that have its record; formats keep no ids, so that the line is unknown."""
+        """Return the files that have its record; formats keep no ids, so that the line is unknown.
+
+        Where the last commit is below another root, as before a change of hdfs.path, they are looked up there, too.
+        """
         bucket = None
         if batch is not None and not self.config.use_local_time_stamp:
             place = self._paths.resolve_batch(batch).paths[0], ""
@@ -236,9 +239,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 bucket, _ = possible(place, self.root, LONGEST_NAME)
             except ValueError as e:
                 return [{"missing": f"it has no file: {e}"}]
+        kind, _, before = claim.record.partition(":")
+        states = dict.fromkeys((self.state, before) if kind == self._kind else (self.state,))
         hdfs = self._connect()
         try:
-            return Tracer(hdfs, self.state, claim, id).find(bucket)
+            return find_in(hdfs, states, claim, id, bucket)
         finally:
             hdfs.close()
 

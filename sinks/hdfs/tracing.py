@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
 from plugins import EventId, PartitionClaim
 from sinks.hdfs.filesystem import FileSystem
-from sinks.hdfs.manifest import manifest_in
+from sinks.hdfs.manifest import BEGIN, manifest_in
 from sinks.hdfs.naming import stem
-from sinks.hdfs.places import claim_hash, safe_name
+from sinks.hdfs.places import claim_hash, epochs_directory, safe_name
 
 Told = dict[str, Any]
+
+
+def find_in(
+    hdfs: FileSystem, states: Iterable[str], claim: PartitionClaim, id: EventId, bucket: str | None
+) -> list[Told]:
+    """Return the files with a record by the first commit log that names some, else the reason why there are none.
+
+    `states` are the directories of commit logs; `bucket` is as for `Tracer.find`.
+    """
+    reasons: list[list[Told]] = []
+    for state in states:
+        found = Tracer(hdfs, state, claim, id).find(bucket)
+        if any("path" in told for told in found):
+            return found
+        reasons.append(found)
+    return next((found for found in reasons if any("first" in told for told in found)), reasons[0])
 
 
 class Tracer:
@@ -83,10 +99,28 @@ class Tracer:
                     about = _about(claim, first, last) if claim is not None else {"first": first, "last": last}
                     yield {"path": path, **about}
 
+    def _first(self) -> int | None:
+        """Return the first record of the group's oldest commit log here; None where there is none."""
+        directory, starts = epochs_directory(self._state, self._claim), []
+        for epoch in self._hdfs.list(directory):
+            log = posixpath.join(directory, epoch.name, str(self._id.partition))
+            for name in {one.name for one in self._hdfs.list(log)}:
+                if name.isdecimal():
+                    starts.append(int(name))
+                elif name == BEGIN and (content := self._hdfs.read(path := posixpath.join(log, name))) is not None:
+                    manifest = manifest_in(path, content, self._claim)
+                    starts += [manifest.start] if manifest.successor is None else []
+        return min(starts, default=None)
+
     def _nowhere(self, bucket: str | None) -> list[Told]:
         offset = self._id.offset
         if bucket is not None:
-            return [{"missing": f"no file of {posixpath.dirname(bucket)} has record {offset}"}]
+            nowhere, first = f"no file of {posixpath.dirname(bucket)} has record {offset}", self._first()
+            if first is not None and first <= offset:
+                return [{"missing": nowhere}]
+            log = "there is no commit log" if first is None else f"the commit log begins with record {first}"
+            why = f"{nowhere}, and {log} below {self._state}: it is below a former hdfs.path, or was skipped"
+            return [{"unknown": why}]
         name = f"{stem(self._claim.topic, self._id.partition)}-<first>-<last>"
         return [
             {

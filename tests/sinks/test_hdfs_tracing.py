@@ -65,6 +65,45 @@ def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
     assert nothing["missing"] == "no file of /logs/h0 has record 10"
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_file_below_a_former_path_is_not_missing(two_commits: FakeWebHdfs, tmp_path: Path, committed: bool) -> None:
+    """The last committed offset says where its commit log was, until the first commit below the new path."""
+    path = {"hdfs.path": "/logs/new/%{host}"}
+    sink, claim = open_sink(tmp_path, **path), OWN
+    if committed:
+        claim = sink.resume(OWN, 10).claim
+        sink.write(records(10, 12, host="h{}"))
+        sink.commit(sink.stage(claim, 10, 12))
+    sink.close()
+
+    def trace(offset: int) -> list[dict[str, Any]]:
+        return sink.trace(
+            claim, EventId(CLAIM.stem, CLAIM.partition, offset, 0), records(offset, offset + 1, host="h0")
+        )
+
+    found = trace(4)
+    if not committed:
+        assert sorted(place["path"].split("/")[2] for place in found) == ["h0", "h1"]
+        for file in (place["path"] for place in found):
+            del two_commits.files[file]
+        assert "was delivered, and was moved or deleted since" in trace(4)[0]["missing"]
+        return
+    assert found == [
+        {
+            "unknown": "no file of /logs/new/h0 has record 4, and the commit log begins with record 10 below "
+            "/logs/new/.flafka: it is below a former hdfs.path, or was skipped"
+        }
+    ]
+    (place,) = trace(10)
+    assert place["path"].startswith("/logs/new/h0")
+    assert trace(12) == [{"missing": "no file of /logs/new/h0 has record 12"}]
+
+
+def test_without_a_commit_log_nothing_is_known(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+    (nothing,) = told(tmp_path, 4, **{"hdfs.path": "/elsewhere/%{host}"})
+    assert nothing["unknown"].startswith("no file of /elsewhere/h0 has record 4, and there is no commit log below ")
+
+
 def test_a_damaged_commit_record_is_told_in_a_sentence(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     first = next(path for path in two_commits.files if "/.flafka/chain/" in path and path.endswith("0" * 20))
     for damage in (b"", b"{", b"\xff"):
