@@ -43,6 +43,7 @@ from plugins.shared.kafkaclient import KafkaEndConfig
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")
+_TOPIC_OPTIONS = ("kafka.topic", "topic")
 """Options that name a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
@@ -96,10 +97,14 @@ class Builder:
         self._check_storage(storage.shared([*sources, *channels, *sinks]))
         for spec, message in kafka.warnings(sources, self.joins.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
-        for spec, message in kafka.refused_groups(self.joins.channels, sinks):
-            written = self.lines[spec.path]
-            prop = next((written[name] for name in _GROUP_OPTIONS if name in written), None)
-            self.report.error(prop.place if prop else spec.place, spec.path, message)
+        for names, found in (
+            (_GROUP_OPTIONS, kafka.refused_groups(self.joins.channels, sinks)),
+            (_TOPIC_OPTIONS, kafka.loops(self.joins.channels, sinks)),
+        ):
+            for spec, message in found:
+                written = self.lines[spec.path]
+                prop = next((written[name] for name in names if name in written), None)
+                self.report.error(prop.place if prop else spec.place, spec.path, message)
         for spec, message in storage.volatile(sinks, self.joins.channels):
             self.report.warn(spec.place, spec.path, message, differs=True)
         for spec, message in kafka.guarantees(self.joins.channels, sinks):

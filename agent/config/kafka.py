@@ -30,6 +30,14 @@ def warnings(
         if channel is not None and issubclass(sink.cls, StreamingSink):
             for topic in cast(StreamingSink[Any], sink.make()).topics() & {*_topics(channel)}:
                 yield sink, _IN_ITS_OWN.format(topic)
+
+
+def loops(
+    channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
+) -> Iterator[tuple[ComponentSpec, str]]:
+    """A sentence for each Kafka sink that would write all of its events back into its own channel."""
+    for sink in sinks:
+        channel = channels.get(sink.channel)
         if channel is not None and share_brokers(sink.config, channel.config):
             for topic in set(_topics(channel)) & set(sink.config.writes()):
                 yield sink, _IN_ITS_OWN.format(topic)

@@ -29,7 +29,8 @@ class KafkaSinkConfig(ProducerConfig):
     allow_topic_override: bool = option(
         True,
         name="allowTopicOverride",
-        description="Write an event to the topic that its header topicHeader names, if it has that header.",
+        description="Write an event to the topic that its header topicHeader names, if it has that header. An event "
+        "that names the topic of the sink's own channel is rejected.",
     )
     topic_header: str = option(
         "topic",

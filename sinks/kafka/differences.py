@@ -14,4 +14,9 @@ KAFKA = (
         "the topic allows, and one without `key` for a compacted topic stop the sink",
         here="they go to the dead letters",
     ),
+    Difference(
+        flume="an event whose header `topicHeader` names the topic of the sink's own channel is written there, and "
+        "read again",
+        here="it goes to the dead letters",
+    ),
 )

@@ -22,6 +22,8 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
         super().__init__(config, name)
         self.batch_size, self.flush_interval = config.batch_size, config.flush_interval / 1000
         self._writer: Writer | None = None
+        self._own: dict[str, bool] = {}
+        """By origin of event ids: True if that is a topic of the sink's cluster."""
 
     def close(self) -> None:
         """Give up what is not flushed."""
@@ -39,6 +41,19 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
             raise Retry(str(e)) from e
         if rejected:
             raise Rejected(rejected)
+
+    def _is_channel(self, topic: str, batch: Batch) -> bool:
+        """Return True if events of this topic have such ids.
+
+        Where the group was reset with `--new-ids`, its ids have another origin, and the answer is False.
+        """
+        assert self._topics is not None
+        assert batch.origin is not None
+        stem = batch.origin.stem
+        if stem not in self._own:
+            id = self._topics.id_of(topic)
+            self._own[stem] = bool(id) and PartitionClaim(self._cluster_id, topic, id, "", 0, 0).stem == stem
+        return self._own[stem]
 
     def flush(self) -> None:
         """Return when all in-sync replicas have all records."""

@@ -16,7 +16,7 @@ from plugins.shared.kafkaerrors import metadata
 from plugins.shared.kafkaproperties import client_properties, number
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
-from sinks.kafka.topics import BATCH_BYTES, Topics
+from sinks.kafka.topics import BATCH_BYTES, Topic, Topics
 from sinks.kafka.writers import Writer
 
 ID = "flafka.id"
@@ -79,9 +79,20 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         by = f"they carry it in the header {ID}" if self.names_events else "they carry no event ids"
         return [{"unknown": f"records of the topic are not searched: {by}", **told}]
 
-    def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
-        """Produce what topics take; why they do not take the others, by id. Conflict where it was fenced."""
+    def _is_channel(self, topic: str, batch: Batch) -> bool:
+        """Return True if this topic is the channel that the batch is of."""
+        return False
+
+    def _topic(self, name: str, batch: Batch) -> Topic | str:
+        """Return the topic, or the reason why nothing of this batch can be written there. Raises Retry."""
         assert self._topics is not None
+        assert batch.origin is not None
+        if name == batch.origin.topic and self._is_channel(name, batch):
+            return f"topic {name} is that of the sink's own channel, which would get the event again without end"
+        return self._topics.get(name)
+
+    def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
+        """Produce the events that topics take, and return the reasons of the others. Raises Conflict if fenced."""
         config = self.config
         rejected: dict[EventId, str] = {}
         values: list[bytes] = (
@@ -94,7 +105,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         headers = [(new, batch.header(name).to_pylist()) for name, new in config.headers.items()]
         if self.names_events:
             headers.append((ID, [str(batch.id(row)) for row in range(len(batch))]))
-        known = {name: self._topics.get(name) for name in {*topics} if isinstance(name, str)}
+        known = {name: self._topic(name, batch) for name in {*topics} if isinstance(name, str)}
         for row, value in enumerate(values):
             if self._stored and batch.id(row) in self._stored:
                 writer.events += 1

@@ -92,6 +92,11 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             return Resumed(claim._replace(record=""), committed)
         if why := refused_group(claim.group):
             raise FlafkaError(why)
+        if claim.topic in self.config.writes():
+            raise FlafkaError(
+                f"kafka.topic = {claim.topic} is the topic of the sink's own channel, which would get its own events "
+                "again without end: name another topic"
+            )
         positions = self._record_of(claim)
         self._writers[claim.partition] = TransactionalWriter(self._properties(), claim, alone=self._alone)
         try:
@@ -173,6 +178,11 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             writer.close()
 
     # --- events
+
+    def _is_channel(self, topic: str, batch: Batch) -> bool:
+        """Return True if this topic, of the name of the channel's, is of the same cluster."""
+        assert batch.origin is not None
+        return isinstance(self._writers.get(batch.origin.partition), TransactionalWriter)
 
     def write(self, batch: Batch) -> None:
         """Produce. Rejected names events that no topic takes."""

@@ -119,6 +119,18 @@ class Topics:
         self.smallest = min(self.smallest, found.limit)
         return found
 
+    def id_of(self, name: str) -> str:
+        """Return the id of a topic; empty if there is no such topic, or this client may not describe it."""
+        asked = self._admin.describe_topics(TopicCollection([name]))
+        try:
+            return str(asked[name].result(CONNECT_SECONDS).topic_id)
+        except KafkaException as e:
+            if e.args[0].code() in _NO_TOPIC:
+                return ""
+            raise Retry(f"topic {name}: {self._why(e, name)}") from e
+        except TimeoutError as e:
+            raise Retry(f"topic {name}: {self._why(e, name)}") from e
+
     def _why(self, error: object, name: str, right: str = "Describe") -> str:
         return reason(error, topic=name, right=right, client=client_properties(self._config.producer))
 

@@ -37,7 +37,6 @@ APART = "\na1.sources.s1.setTopicHeader = false"
             KAFKA.format(read="events", channel=IN_KAFKA, write="out") + APART,
             ["reads topic events, which a1.c"],
         ),
-        (KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART, ["which is that of its own channel"]),
         (KAFKA.format(read="more", channel="memory", write="out") + APART, ["delivers at least once: channel c1"]),
         (KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART + "\na1.audit.topic = audit", []),
         (
@@ -124,3 +123,15 @@ def test_nothing_is_to_be_written_to_a_topic_of_the_brokers_themselves(tmp_path,
     (said,) = [f"{one.place.line} {one.message}" for one in diagnostics if one.severity == "error"]
     assert said.startswith(f"{len(file.read_text().splitlines())} ")
     assert "must not be '__consumer_offsets', a topic of the brokers themselves: name a topic of your own" in said
+
+
+@pytest.mark.parametrize(("brokers", "refused"), [("h1:9092,h2:9092", True), ("h9:9092", False)])
+def test_a_sink_that_writes_into_its_own_channel_is_an_error(tmp_path, brokers, refused):
+    file = tmp_path / "a.conf"
+    text = KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART
+    file.write_text(text.replace("k1.kafka.bootstrap.servers = h2:9092", f"k1.kafka.bootstrap.servers = {brokers}"))
+    _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
+    said = [(one.severity, one.place.line, one.message) for one in diagnostics]
+    line = next(at for at, one in enumerate(file.read_text().splitlines(), 1) if "k1.kafka.topic" in one)
+    why = "writes to topic events, which is that of its own channel: it would read its own events again without end"
+    assert said == ([("error", line, why)] if refused else [])

@@ -263,6 +263,41 @@ def test_an_event_for_a_topic_that_takes_none_of_the_sink_is_rejected_alone() ->
     on_brokers(body)
 
 
+@pytest.mark.parametrize("cluster", ["", "another"])
+def test_an_event_that_would_come_back_into_the_channel_is_rejected_alone(cluster: str) -> None:
+    """A topic of the same name on another cluster is not the channel."""
+
+    def body(brokers: Brokers) -> None:
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, cluster or sink._cluster_id), 0).claim
+        events = Batch.of([Event(b"back", HEADERS | {"topic": TOPIC}), Event(b"out", HEADERS)])
+        rejected: dict[Any, str] = {}
+        try:
+            sink.write(Batch(events.records, Origin.of_record(TOPIC, 0, 0, 0, 2)))
+        except Rejected as e:
+            rejected = dict(e.reasons)
+        sink.commit(sink.stage(claim, 0, 1))
+        assert [entry.value for entry in brokers.records(OUT, 0)] == [b"out"]
+        assert [entry.value for entry in brokers.records(TOPIC, 0)] == ([b"back"] if cluster else [])
+        why = f"topic {TOPIC} is that of the sink's own channel, which would get the event again without end"
+        assert [*rejected.values()] == ([] if cluster else [why])
+
+    on_brokers(body)
+
+
+def test_a_sink_whose_own_topic_is_its_channel_s_delivers_nothing() -> None:
+    """`check` cannot know it where the addresses of the sink and of the channel differ."""
+
+    def body(brokers: Brokers) -> None:
+        sink = opened()
+        claim = claim_of(brokers, sink._cluster_id)._replace(topic=OUT, topic_id=str(brokers.topics[OUT].id))
+        with pytest.raises(FlafkaError, match=f"kafka.topic = {OUT} is the topic of the sink's own channel"):
+            sink.resume(claim, 0)
+        sink.resume(claim._replace(cluster_id="another"), 0)
+
+    on_brokers(body)
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_refused_transaction_is_tried_again_with_its_reason(
     seconds: float, monkeypatch: pytest.MonkeyPatch

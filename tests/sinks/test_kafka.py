@@ -288,6 +288,28 @@ def test_the_plain_form_says_which_event_a_record_is_and_goes_on_after_a_reset(b
     }
 
 
+@pytest.mark.parametrize(("cluster", "topic_id", "own"), [("c", "i", True), ("d", "i", False), ("c", "j", False)])
+def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id, own):
+    class Described(Admin):
+        def describe_topics(self, topics, **_):
+            answers = super().describe_topics(topics)
+            for answer in answers.values():
+                answer.result().topic_id = "i"
+            return answers
+
+    plain = PlainKafkaSink(sink(Admin()).config)
+    plain._topics = Topics(plain.config, Described(out=(range(1), {}), channel=(range(1), {})))
+    plain._writer, plain._cluster_id = Gathered(), "c"
+    stem = PartitionClaim(cluster, "channel", topic_id, "g", 0, 0).stem
+    one = Batch.of([Event(b"back", {"to": "channel"}), Event(b"out")])
+    try:
+        plain.write(Batch(one.records, Origin.of_record("channel", 0, 7, NOW, 2, stem)))
+    except Rejected as e:
+        (why,) = e.reasons.values()
+        assert "topic channel is that of the sink's own channel" in why
+    assert [body for _, body in plain._writer.records] == ([b"out"] if own else [b"back", b"out"])
+
+
 def test_a_fenced_producer_of_the_plain_form_is_thrown_away():
     class Fenced(Gathered):
         def settle(self):
