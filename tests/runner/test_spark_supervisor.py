@@ -197,3 +197,25 @@ def test_a_driver_without_a_master_says_so(tmp_path: Path, monkeypatch: pytest.M
         )
     finally:
         runner.stop(180)
+
+
+@pytest.mark.usefixtures("servers")  # for Spark's jars
+def test_a_stop_while_spark_starts_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java, started = tmp_path / "java home" / "bin" / "java", tmp_path / "started"
+    java.parent.mkdir(parents=True)
+    version = """echo 'openjdk version "17.0.1"' >&2"""
+    java.write_text(f"#!/bin/sh\n[ \"$1\" = -version ] && {version} && exit\necho $$ > '{started}'\nexec sleep 600\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    spec = read(tmp_path, 1)
+    spec = replace(spec, options=spec.options.model_copy(update={"spark_master": "local[1]"}))
+    runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
+    runner.start()
+    try:
+        until(lambda: started.exists() and started.read_text().endswith("\n"), "the JVM to be started")
+        assert runner.stop(60), "it was killed"
+    finally:
+        runner.stop(0)
+    assert not Path("/proc", started.read_text().strip()).exists()

@@ -81,7 +81,7 @@ def _run(job: Job) -> None:
     on_yarn = None
     if job.options.spark_master == YARN:
         on_yarn = OnYarn(tag_of(job.agent, job.configuration), partial(_missing, job), report_application)
-        threading.Thread(target=_end_before_it_begins, args=(job, on_yarn, stopping, begun), daemon=True).start()
+    threading.Thread(target=_end_before_it_begins, args=(job, on_yarn, stopping, begun), daemon=True).start()
     try:
         spark, gateway = start_session(
             job.agent,
@@ -286,11 +286,17 @@ def _end_with_the_agent(job: Job, done: threading.Event) -> None:
     os._exit(1)
 
 
-def _end_before_it_begins(job: Job, on_yarn: OnYarn, stopping: threading.Event, begun: threading.Event) -> None:
-    """End at SIGTERM while Spark waits for its application to run, which may be for hours."""
+def _end_before_it_begins(
+    job: Job, on_yarn: OnYarn | None, stopping: threading.Event, begun: threading.Event
+) -> None:
+    """End at SIGTERM while Spark starts: no micro-batch is under way yet.
+
+    The JVM may take more than a minute on a busy host, and YARN may let its application wait for hours.
+    """
     while not begun.wait(0.2):
         if stopping.is_set():
-            on_yarn.end()
+            if on_yarn is not None:
+                on_yarn.end()
             _leave_nothing(job)
             os._exit(0)
 
