@@ -343,7 +343,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 f"{self.state}, as hdfs.path asks for: it moves when an agent starts while nobody reads in the group"
             )
         if chain.lacks_files(committed):
-            chain, last, committed = self._go_on_in(self.state, chain, committed)
+            chain, last, committed = self._successor(self.state, chain, committed)
         position = chain.begin(committed, last)
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
@@ -365,7 +365,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 return None
         else:
             old = chain
-            chain, last, committed = self._go_on_in(self.state, old, committed)
+            chain, last, committed = self._successor(self.state, old, committed)
             text = "%s: the commit log was below %s and goes on below %s, at %s"
             self.log.info(text, _place(claim), old.state, self.state, committed)
         return self._resumed(chain, chain.begin(committed, last))
@@ -373,7 +373,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def _find(
         self, claim: PartitionClaim, committed: int | None
     ) -> tuple[Chain, list[Chain], int | None, LastRecord]:
-        """Return the newest log of that partition, the fenced ones before it, and where it goes on.
+        """Return the newest log of that partition, the fenced ones before it, and the offset to resume at.
 
         The last part is the record before that offset, as far as it is known.
         """
@@ -397,8 +397,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._seal_earlier(before, chain, committed)
         return chain, passed, committed, _last_before(committed, passed)
 
-    def _go_on_in(self, state: str, old: Chain, committed: int | None) -> tuple[Chain, LastRecord, int | None]:
-        """Fence that log, and return the one that goes on in its place: with the record before its offset, and that.
+    def _successor(self, state: str, old: Chain, committed: int | None) -> tuple[Chain, LastRecord, int | None]:
+        """Fence that log. Return the one that takes its place, the record before its first offset, and that offset.
 
         Raises Retry if another owner is faster.
         """
