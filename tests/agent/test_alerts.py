@@ -18,10 +18,11 @@ from agent.config import load
 from agent.monitoring.registry import Registry
 from agent.monitoring.watch import KafkaWatch
 from agent.runner.agent import Agent
-from agent.services.running import free_port, until
+from agent.services.running import until
 from plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
 from tests.agent.alerting import RULES, Look, firing, look, names, patience, rules
 from tests.agent.prometheus import judged, promtool
+from tests.fixtures.ports import free_port
 from tests.runner.test_notices import Plugin
 from tests.system.running import small_disk
 

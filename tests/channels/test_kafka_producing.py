@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from agent.services.running import free_port, until
+from agent.services.running import until
 from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
 from channels.kafka.producing import ChannelProducer, Limits
 from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
 from plugins.shared.kafkaproperties import client_properties
+from tests.fixtures.ports import free_port
 
 
 def producing_to(brokers, *, writable=lambda: False, **properties):

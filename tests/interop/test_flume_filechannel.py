@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
 from channels.file import FileChannel, FileChannelConfig
 from plugins import Retry
+from tests.fixtures.ports import free_port
 from tests.interop.filechannels import FileChannels, Story
 from tests.interop.test_flume import delivered, flume, frames, listening, messages
 from tests.system.running import send

@@ -22,8 +22,9 @@ from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_wi
 from agent.runner.spark.session import _placed
 from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
 from agent.services.cluster import site_xml
-from agent.services.running import free_port, until
+from agent.services.running import until
 from plugins import Caution, Retry
+from tests.fixtures.ports import free_port
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import free_port
 from plugins import Batch, Event, Origin, Rejected, Retry
 from sinks.http import HttpConfig, HttpSink
+from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 
 

@@ -32,6 +32,7 @@ from agent.services.solr import SolrCluster
 from plugins import EventId
 from plugins.shared.kafkaclient import CONSUMER
 from plugins.shared.kafkaoffsets import read_up_to
+from tests.fixtures.cores import create_core
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
 
@@ -115,7 +116,7 @@ def scene(
 ) -> Iterator[Scene]:
     directory = tmp_path_factory.mktemp("again")
     topic, root = unique("again"), unique("/again")
-    url = solr_cluster.create_core(topic)
+    url = create_core(solr_cluster, topic)
     file = directory / "app.log"
     configuration = f"""
 a1.sources = app

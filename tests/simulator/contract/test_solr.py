@@ -15,6 +15,7 @@ from sinks.bulk import Refused
 from sinks.solr import sink as sink_module
 from sinks.solr.config import SolrConfig
 from sinks.solr.sink import SolrSink
+from tests.fixtures.cores import create_core
 from tests.simulator import http
 from tests.simulator.running import replaced
 from tests.simulator.stores import Solr
@@ -54,7 +55,7 @@ def core(world: World | None, request: pytest.FixtureRequest) -> Iterator[Core]:
         with replaced(sink_module, pysolr, imported={"requests": http.requests}):
             yield Core("http://solr:8983/solr/c", sink_of("http://solr:8983/solr/c"), solr)
         return
-    url = request.getfixturevalue("solr_cluster").create_core(unique("c"))
+    url = create_core(request.getfixturevalue("solr_cluster"), unique("c"))
     core = Core(url, sink_of(url), None)
     yield core
     core.sink.close()
