@@ -25,7 +25,7 @@ READ_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Manifest:
+class HdfsCommit:
     """One commit of the `hdfs` sink as it lies on HDFS: these files hold records `start` up to `end`."""
 
     partition: int
@@ -118,7 +118,7 @@ class HdfsReader:
         own = ".flafka"
         return [path for path in self.walk(root) if not any(p.startswith(own) for p in PurePosixPath(path).parts)]
 
-    def manifests(self, root: str) -> list[Manifest]:
+    def manifests(self, root: str) -> list[HdfsCommit]:
         """The commit record below a directory, all partitions and epochs."""
         found = []
         for path in self.walk(f"{root}/.flafka/chain"):
@@ -126,7 +126,7 @@ class HdfsReader:
             if content.get("successor") or content["start"] == content["end"]:
                 continue  # where the record begins, or was closed
             files = tuple(file["final"] for file in content["files"])
-            found.append(Manifest(content["partition"], content["start"], content["end"], files))
+            found.append(HdfsCommit(content["partition"], content["start"], content["end"], files))
         return found
 
 
@@ -158,7 +158,7 @@ def reconcile(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -
     return found
 
 
-def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[Manifest]) -> Iterator[str]:
+def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
     """Records that are in no commit, or in more than one."""
     held: dict[int, Counter[int]] = defaultdict(Counter)
     for manifest in manifests:

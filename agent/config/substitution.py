@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.properties import BLANKS, Property, path_of
 
 Filter = Callable[[str], str | None]
@@ -55,7 +55,7 @@ class Resolver:
     def __init__(
         self,
         properties: Mapping[str, Property],
-        report: Report,
+        report: DiagnosticCollector,
         *,
         directory: Path,
         system: Mapping[str, str],

@@ -58,7 +58,7 @@ class Seen(NamedTuple):
     batch: Batch
 
 
-class Listener:
+class TapSubscriber:
     """What one reader gets: events at the end of a component, or before and after one of its interceptors."""
 
     def __init__(self, interceptor: int | None = None) -> None:
@@ -102,12 +102,12 @@ class Taps:
     """Who listens to one component."""
 
     def __init__(self) -> None:
-        self.listeners: tuple[Listener, ...] = ()
+        self.listeners: tuple[TapSubscriber, ...] = ()
         """Read by the component's threads once a batch."""
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def heard(self, listener: Listener) -> Iterator[None]:
+    def heard(self, listener: TapSubscriber) -> Iterator[None]:
         """Within the block it listens."""
         with self._lock:
             self.listeners = (*self.listeners, listener)
@@ -305,7 +305,7 @@ class TapServer:
                 if isinstance(point, str) or point.taps is None:
                     send(reader, {"error": f"{path} is in the configuration no more"}, stopping=self._stopping)
                     return
-                listener = Listener(point.interceptor)
+                listener = TapSubscriber(point.interceptor)
                 with point.taps.heard(listener):
                     if not answered:  # only now: who has the answer may count on every event from then on
                         send(reader, {"component": path})
@@ -314,7 +314,7 @@ class TapServer:
                     self._relay(reader, point, listener, pattern)
                 point = find(self._points, path)
 
-    def _relay(self, reader: socket.socket, point: Point, listener: Listener, pattern: str) -> None:
+    def _relay(self, reader: socket.socket, point: Point, listener: TapSubscriber, pattern: str) -> None:
         while not self._stopping.is_set() and point in self._points and _is_there(reader):
             for stage, batch in listener.next(LOOK_SECONDS):
                 wanted = matching(batch, pattern)

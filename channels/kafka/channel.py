@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
-from channels.kafka.looking import Looking
+from channels.kafka.looking import TopicLookup
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.outside import OutsideCommits
 from channels.kafka.positions import (
@@ -52,7 +52,7 @@ from plugins import (
     Whereabouts,
 )
 from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
-from plugins.shared.kafkaerrors import Heard, metadata, unusable
+from plugins.shared.kafkaerrors import ReportedErrors, metadata, unusable
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import RecordsLost
@@ -96,7 +96,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        client, heard, whose = self._client(config.producer), Heard(), f"channel {self.name}: "
+        client, heard, whose = self._client(config.producer), ReportedErrors(), f"channel {self.name}: "
         found = metadata(client, ANSWER_SECONDS, whose)
         if foreign := config.foreign(found.cluster_id):
             raise Retry(f"{whose}{foreign}")
@@ -161,7 +161,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                     f"{config.bootstrap_servers}: start the others or set `replication = {len(found.brokers)}`"
                 )
         except (KafkaException, TimeoutError) as e:
-            yield str(unusable(client, e, Heard(), topic=config.topic, right="Describe"))
+            yield str(unusable(client, e, ReportedErrors(), topic=config.topic, right="Describe"))
 
     # --- in
 
@@ -396,13 +396,15 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _outside(self) -> OutsideCommits:
         return OutsideCommits(self._onlooker, self.confirm, self.log)
 
-    def _looking(self) -> Looking:
+    def _looking(self) -> TopicLookup:
         config = self.config
-        return Looking(self._client(config.consumer), config.topic, config.group_id, self.decode)
+        return TopicLookup(self._client(config.consumer), config.topic, config.group_id, self.decode)
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}
 
     def _unreachable(self, error: Exception) -> str:
         client = self._client(self.config.consumer)
-        return str(unusable(client, error, Heard(), f"channel {self.name}: ", topic=self.config.topic, right="Read"))
+        return str(
+            unusable(client, error, ReportedErrors(), f"channel {self.name}: ", topic=self.config.topic, right="Read")
+        )

@@ -17,7 +17,7 @@ Decode = Callable[[Iterator[Record], PartitionClaim], Taken | None]
 Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]
 
 
-class Looking:
+class TopicLookup:
     """A topic, to be looked into. Raises Retry where its brokers do not answer."""
 
     def __init__(self, properties: Mapping[str, Any], topic: str, group: str, decode: Decode) -> None:

@@ -113,7 +113,7 @@ class TopicIds:
         return self._admin.describe_topics(topics, request_timeout=ANSWER_SECONDS)[self._topic]
 
 
-class Log:
+class PartitionLog:
     """One partition as the brokers have it now, seen by a consumer that is nobody's otherwise."""
 
     def __init__(self, consumer: Consumer, claim: PartitionClaim) -> None:
@@ -211,7 +211,7 @@ def read_before(
 def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Before]) -> Iterator[FlafkaError]:
     """Yield an error for each partition before whose offset brokers have lost a record; others may lie there now.
 
-    Raises as `Log.truncated` does.
+    Raises as `PartitionLog.truncated` does.
     """
     known = {claim: before for claim, before in read.items() if before.last != LastRecord()}
     if not known:
@@ -219,7 +219,7 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
     consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
     try:
         for claim, (offset, last, committed) in known.items():
-            log, start = Log(consumer, claim), None
+            log, start = PartitionLog(consumer, claim), None
             if last.leader_epoch >= 0:
                 start, _ = log.truncated(offset, last.leader_epoch)
             if start is not None:
@@ -242,7 +242,7 @@ def leader_epochs(
     consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
     try:
         for claim, offset in positions.items():
-            if (epoch := Log(consumer, claim).leader_epoch(offset - 1)) >= 0:
+            if (epoch := PartitionLog(consumer, claim).leader_epoch(offset - 1)) >= 0:
                 found[claim] = epoch
     except (KafkaException, Retry):  # not worth a failure: the partition is read without it
         pass

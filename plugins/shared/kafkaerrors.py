@@ -70,7 +70,7 @@ class Unexplained(Unreachable):
     """Brokers have not answered yet, and nothing is wrong with the connections to them."""
 
 
-class Heard:
+class ReportedErrors:
     """Errors that a client has reported; an instance is its `error_cb`."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def metadata(client: Mapping[str, Any], seconds: float, whose: str = "") -> Any:
 
     `client` are librdkafka's properties; `whose` begins the sentence, such as `channel c1: `.
     """
-    heard = Heard()
+    heard = ReportedErrors()
     properties: dict[str, Any] = {**client, "error_cb": heard}
     try:
         admin = AdminClient(properties)
@@ -111,7 +111,9 @@ def metadata(client: Mapping[str, Any], seconds: float, whose: str = "") -> Any:
                 raise failed from e
 
 
-def unusable(client: Mapping[str, Any], error: Exception, heard: Heard, whose: str = "", **named: str) -> Retry:
+def unusable(
+    client: Mapping[str, Any], error: Exception, heard: ReportedErrors, whose: str = "", **named: str
+) -> Retry:
     """Return what to raise for brokers that have not answered a client with these properties.
 
     `named` are the resources and the right of `sentence`.
@@ -164,7 +166,7 @@ def sentence(
     return str(known.str())
 
 
-def trouble(client: Mapping[str, Any], server: str, heard: Heard) -> Trouble | None:
+def trouble(client: Mapping[str, Any], server: str, heard: ReportedErrors) -> Trouble | None:
     """Connect to a broker as a client with these properties does; None where that shows nothing wrong."""
     protocol = str(client.get("security.protocol", "PLAINTEXT")).upper()
     address = server.rpartition("://")[2]

@@ -28,7 +28,7 @@ _NO_TOPIC = frozenset(
 )
 
 
-class Topic(NamedTuple):
+class TopicSettings(NamedTuple):
     """Settings of a topic by which its brokers refuse a record."""
 
     name: str
@@ -75,14 +75,14 @@ class Topics:
         self.smallest = BATCH_BYTES
         """Size of the largest request batch that all topics seen so far take."""
         self._config, self._admin = config, admin
-        self._known: dict[str, Topic] = {}
+        self._known: dict[str, TopicSettings] = {}
 
     def forget(self) -> None:
         """Have every topic looked up again: brokers have refused what its known settings allow."""
         self._known.clear()
         self.smallest = BATCH_BYTES
 
-    def get(self, name: str) -> Topic | str:
+    def get(self, name: str) -> TopicSettings | str:
         """The topic, or why nothing can be written there. Retry where that may pass."""
         known = self._known.get(name)
         if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
@@ -134,7 +134,7 @@ class Topics:
             return True
         return not operations or AclOperation.WRITE in operations  # brokers before Kafka 2.3 name none
 
-    def _topic(self, name: str, partitions: int) -> Topic:
+    def _topic(self, name: str, partitions: int) -> TopicSettings:
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
             entries = self._admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
@@ -142,7 +142,7 @@ class Topics:
             entries = {}
         said = {setting: entry.value for setting, entry in entries.items()}
         created = said.get("message.timestamp.type", "CreateTime") == "CreateTime"
-        return Topic(
+        return TopicSettings(
             name,
             partitions,
             limit=min(LARGEST, int(said.get("max.message.bytes", 1 << 20))),

@@ -16,7 +16,7 @@ from plugins.shared.kafkaclient import CONNECT_SECONDS
 from plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
 from plugins.shared.offsets import OffsetMetadata
 from plugins.shared.polling import Poller, weight
-from sources.kafka.topicids import TopicIds
+from sources.kafka.topicids import TopicIdRequests
 
 POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5
@@ -31,7 +31,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Position:
+class ConsumerPosition:
     """The record to read next of a partition, by a consumer that had it for the `turn`th time."""
 
     turn: int
@@ -59,10 +59,10 @@ class TopicConsumer(Poller):
         self._turns: dict[Place, int] = {}
         """The partitions that are ours."""
         self._turn = 0
-        self._taken: dict[Place, Position] = {}
-        self._stored: dict[Place, Position] = {}
-        self._committed: dict[Place, Position] = {}
-        self._topic_ids = TopicIds(properties)
+        self._taken: dict[Place, ConsumerPosition] = {}
+        self._stored: dict[Place, ConsumerPosition] = {}
+        self._committed: dict[Place, ConsumerPosition] = {}
+        self._topic_ids = TopicIdRequests(properties)
         self._ids: dict[Place, str] = {}
         """Ids of the topics that the positions belong to; empty while unknown. Kept when partitions are revoked."""
         self._complaints: set[str] = set()
@@ -75,13 +75,13 @@ class TopicConsumer(Poller):
 
     def take(
         self, most: int, most_bytes: int, patience: float, wait: float
-    ) -> tuple[list[Message], dict[Place, Position]]:
+    ) -> tuple[list[Message], dict[Place, ConsumerPosition]]:
         """The next records, as many as come within `patience` seconds of the first, and the positions behind them.
 
         Empty after `wait` seconds without any. Raises what keeps the consumer from going on.
         """
         messages: list[Message] = []
-        positions: dict[Place, Position] = {}
+        positions: dict[Place, ConsumerPosition] = {}
         size = 0
         due = time.monotonic() + wait
         with self.changed:
@@ -100,12 +100,12 @@ class TopicConsumer(Poller):
                     size += len(message)
                     messages.append(message)
                     place = _place(message)
-                    positions[place] = Position(self._turns[place], cast("int", message.offset()) + 1)
+                    positions[place] = ConsumerPosition(self._turns[place], cast("int", message.offset()) + 1)
             self._queued -= sum(map(weight, messages))
             self._taken.update(positions)
         return messages, positions
 
-    def stored(self, positions: Mapping[Place, Position]) -> None:
+    def stored(self, positions: Mapping[Place, ConsumerPosition]) -> None:
         """Note that all records before these offsets are in the channels; they are committed soon."""
         with self.changed:
             self._stored.update(positions)
@@ -264,7 +264,7 @@ class TopicConsumer(Poller):
                 self._turns[place] = self._turn
                 if tp.offset < 0 <= offset:
                     # A crash before the first commit would else begin at an even later end, and pass over events.
-                    self._stored[place] = Position(self._turn, offset)
+                    self._stored[place] = ConsumerPosition(self._turn, offset)
         self._topic_ids.ask_anew()
         return starts
 

@@ -19,7 +19,7 @@ from plugins.shared.kafkaclient import NO_BROKERS, missing, probed
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.polling import Fenced
 from sources.kafka.config import KafkaSourceConfig
-from sources.kafka.consumer import Place, Position, TopicConsumer
+from sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
 from sources.kafka.differences import KAFKA
 
 MAX_BYTES = 1 << 20
@@ -44,7 +44,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
     def __init__(self, config: KafkaSourceConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._consumer: TopicConsumer | None = None
-        self._yielded: deque[dict[Place, Position]] = deque()
+        self._yielded: deque[dict[Place, ConsumerPosition]] = deque()
         self._fenced = 0
         """Number of times that another agent has joined the group under this one's name."""
 

@@ -29,7 +29,7 @@ _ANSWERS = frozenset(
 """Errors of a broker that answers."""
 
 
-class TopicIds:
+class TopicIdRequests:
     """Requests for topic ids. Every method is called on the polling thread of one consumer.
 
     Unlike `channels.kafka.positions.TopicIds`, one request is for several topics, and brokers older than Apache

@@ -9,7 +9,7 @@ from plugins import Batch, option
 from sources.connections import Connection
 from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, HandshakeConfig, Listener, TcpConfig
 from sources.log4j.config import EncodingConfig
-from sources.log4j.framing import Framer
+from sources.log4j.framing import Log4jFramer
 from sources.pace import Pace
 
 SERIALISED, BOM = b"\xac\xed\x00\x05", b"\xef\xbb\xbf"
@@ -34,7 +34,7 @@ class _Application(Connection):
 
     def __init__(self, taken: socket.socket, address: tuple[str, int], limit: int) -> None:
         super().__init__(taken, address)
-        self.framer = Framer(limit)
+        self.framer = Log4jFramer(limit)
         self.first: bytes | None = b""
         """The first bytes, until they tell what it speaks."""
 

@@ -11,7 +11,7 @@ import pysolr
 import pytest
 
 from agent.audit.reconciliation import solr_documents
-from sinks.bulk import Refused
+from sinks.bulk import RequestRefused
 from sinks.solr import sink as sink_module
 from sinks.solr.config import SolrConfig
 from sinks.solr.sink import SolrSink
@@ -42,7 +42,7 @@ class Core:
         """Send these in one request; what Solr says of one that it refuses."""
         try:
             self.sink._add(list(documents))
-        except Refused as e:
+        except RequestRefused as e:
             return str(e)
         return ""
 
