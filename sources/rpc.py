@@ -26,7 +26,7 @@ OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""
 BUDGET = 64 * 1024 * 1024
 """Bytes of unanswered requests from which on nothing is read, and of unfinished ones; or the largest request."""
-TICK = 0.25
+OVERDUE_CHECK_SECONDS = 0.25
 """Seconds between two looks at what is overdue."""
 FAREWELL = 1.0
 """Seconds that the last answers are given to leave."""
@@ -151,7 +151,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         self._reception.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), TICK)
+                await asyncio.wait_for(self._stop.wait(), OVERDUE_CHECK_SECONDS)
             self._fail_overdue()
             self._drop_overdue()
         await self._reception.close()

@@ -38,9 +38,9 @@ DRAIN_SECONDS = 30.0
 """Longest wait of a stop for channels to take what sources hold, and for memory channels to become empty."""
 BLOCKED_SECONDS = 5.0
 """Time after which a source that should stop, and waits for no channel, is named in the log."""
-FLUSH_SECONDS = 60.0
+SINK_STOP_SECONDS = 60.0
 """Longest wait of a stop for sinks to commit what they took."""
-SILENT_SECONDS = 15.0
+IDLE_STOP_SECONDS = 15.0
 """Longest wait of a stop while no counter changes: a channel takes nothing, or a store does not answer."""
 FAILED_SECONDS = 5.0
 """Longest wait of a stop for a component whose latest attempt has failed."""
@@ -228,7 +228,7 @@ class Agent:
         for channel in ended.values():
             channel.stop_forwarding()
         if changes.spark and self.spark is not None:
-            self.spark.stop(FLUSH_SECONDS)
+            self.spark.stop(SINK_STOP_SECONDS)
         self._await_end(sinks)  # their places in consumer groups are taken over only when they have left them
         _stop_channels(ended.values())
         for name in ended:
@@ -306,7 +306,7 @@ class Agent:
         for sink in self.sinks:
             sink.stopping.set()
         if self.spark is not None:
-            clean &= self.spark.stop(FLUSH_SECONDS)
+            clean &= self.spark.stop(SINK_STOP_SECONDS)
         clean &= self._join_sinks(progress, drained=drained)
         clean &= not any(sink.failing() for sink in self.sinks) and not self.ended
         _stop_channels(self.channels.values())
@@ -331,7 +331,7 @@ class Agent:
             return True
         self._tell_blocked()
         while alive := [source for source in self.sources if source.thread.is_alive()]:
-            in_vain = all(source.refused() for source in alive) or progress.seconds_without() > SILENT_SECONDS
+            in_vain = all(source.refused() for source in alive) or progress.seconds_without() > IDLE_STOP_SECONDS
             if in_vain or time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -353,12 +353,12 @@ class Agent:
         return True
 
     def _patience(self, sink: SinkRunner, progress: _Progress, *, drained: bool) -> float:
-        silent = progress.seconds_without() > SILENT_SECONDS  # asked in any case: it looks at the counters
+        silent = progress.seconds_without() > IDLE_STOP_SECONDS  # asked in any case: it looks at the counters
         if sink.finished:  # its reader is being closed, which takes long where Kafka's client stands still
-            return FLUSH_SECONDS
+            return SINK_STOP_SECONDS
         if drained and not sink.channel.channel.durable:
-            return FLUSH_SECONDS
-        return 0.0 if silent else FAILED_SECONDS if sink.failing() else FLUSH_SECONDS
+            return SINK_STOP_SECONDS
+        return 0.0 if silent else FAILED_SECONDS if sink.failing() else SINK_STOP_SECONDS
 
     def hangs(self) -> bool:
         """Return True where a stop has left threads that Python would wait for at its own end."""

@@ -18,7 +18,6 @@ from channels.kafka.looking import TopicLookup
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.outside import OutsideCommits
 from channels.kafka.positions import (
-    ANSWER_SECONDS,
     TopicIds,
     assigned,
     called,
@@ -55,6 +54,7 @@ from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
 from plugins.shared.kafkaerrors import ReportedErrors, metadata, unusable
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 from plugins.shared.offsets import RecordsLost
 
 
@@ -97,7 +97,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
         client, heard, whose = self._client(config.producer), ReportedErrors(), f"channel {self.name}: "
-        found = metadata(client, ANSWER_SECONDS, whose)
+        found = metadata(client, REQUEST_SECONDS, whose)
         if foreign := config.foreign(found.cluster_id):
             raise Retry(f"{whose}{foreign}")
         there = config.topic in found.topics
@@ -114,7 +114,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             limits = topic.limits()
             if limits.compacted:
                 raise FlafkaError(f"channel {self.name}: {COMPACTED.format(config.topic)}")
-            self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
+            self._cluster_id = admin.list_topics(config.topic, timeout=REQUEST_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
@@ -139,7 +139,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             return
         client = self._client(config.producer)
         try:
-            found = metadata(client, ANSWER_SECONDS)
+            found = metadata(client, REQUEST_SECONDS)
         except Retry as e:
             yield str(e)
             return
@@ -264,9 +264,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         claim = self._claim(group)._replace(topic_id=self._ids().get())
         consumer = self._onlooker(group)
         try:
-            partitions = consumer.list_topics(self.config.topic, timeout=ANSWER_SECONDS).topics[self.config.topic]
+            partitions = consumer.list_topics(self.config.topic, timeout=REQUEST_SECONDS).topics[self.config.topic]
             found = committed(
-                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], ANSWER_SECONDS
+                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], REQUEST_SECONDS
             )
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
@@ -285,8 +285,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
         consumer, topic = self._onlooker(None, properties), self.config.topic
         try:
-            partitions = consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
-            return {p: watermarks(consumer, TopicPartition(topic, p), ANSWER_SECONDS) for p in partitions}
+            partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
+            return {p: watermarks(consumer, TopicPartition(topic, p), REQUEST_SECONDS) for p in partitions}
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:
@@ -298,7 +298,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         try:
             at = OFFSET_BEGINNING if start is None else start
             consumer.assign([TopicPartition(self.config.topic, partition, at)])
-            message = consumer.poll(ANSWER_SECONDS)
+            message = consumer.poll(REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:
@@ -335,7 +335,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         name = group or self.config.group_id
         try:
             groups: list[Any] = AdminClient(self._client(self.config.consumer)).list_groups(
-                name, timeout=ANSWER_SECONDS
+                name, timeout=REQUEST_SECONDS
             )
         except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e

@@ -20,7 +20,7 @@ from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw
 from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_broken, reason
+from plugins.shared.kafkaclient import BROKEN, PROBE_SECONDS, failure, is_broken, reason
 from plugins.shared.kafkaerrors import ReportedErrors, login
 from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
@@ -358,7 +358,7 @@ class ChannelProducer:
 
     def _count_partitions(self) -> int:
         topic = self._config.topic
-        return len(self._producer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions)
+        return len(self._producer.list_topics(topic, timeout=PROBE_SECONDS).topics[topic].partitions)
 
     def _too_large(self, size: int) -> str:
         most = self._limits.record_bytes

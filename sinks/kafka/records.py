@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, missing, probed, reason
+from plugins.shared.kafkaclient import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
 from plugins.shared.kafkaerrors import metadata
 from plugins.shared.kafkaproperties import client_properties, number
 from sinks.bucketpath import BucketPath
@@ -178,7 +178,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
     # --- clients
 
     def _find_cluster(self) -> str:
-        return str(metadata(self._client(), CONNECT_SECONDS).cluster_id or "")
+        return str(metadata(self._client(), PROBE_SECONDS).cluster_id or "")
 
     def _client(self) -> dict[str, Any]:
         """Return properties of any client: of the configured ones only TLS and login."""

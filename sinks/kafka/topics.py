@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
-from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaclient import PROBE_SECONDS, reason
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
 from sinks.kafka.config import KafkaSinkConfig
@@ -96,7 +96,7 @@ class Topics:
         if name in INTERNAL_TOPICS:
             return f"topic {name} is the brokers' own, and takes no events"
         try:
-            topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
+            topic = self._admin.list_topics(name, timeout=PROBE_SECONDS).topics[name]
         except KafkaException as e:
             raise Retry(f"topic {name}: {self._why(e, name)}") from e
         partitions, error = len(topic.partitions), topic.error
@@ -129,7 +129,7 @@ class Topics:
         """
         asked = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
         try:
-            operations = asked[name].result(CONNECT_SECONDS).authorized_operations
+            operations = asked[name].result(PROBE_SECONDS).authorized_operations
         except (KafkaException, TimeoutError):  # the records themselves will tell
             return True
         return not operations or AclOperation.WRITE in operations  # brokers before Kafka 2.3 name none
@@ -137,7 +137,7 @@ class Topics:
     def _topic(self, name: str, partitions: int) -> TopicSettings:
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
-            entries = self._admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
+            entries = self._admin.describe_configs([resource])[resource].result(PROBE_SECONDS)
         except KafkaException:  # may not be asked for
             entries = {}
         said = {setting: entry.value for setting, entry in entries.items()}

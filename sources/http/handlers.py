@@ -15,9 +15,6 @@ from sources.http.gson import HALF, NoEventError, read_events
 from sources.log4j.framing import Log4jFramer
 from sources.log4j.reading import LogEventParser
 
-Refused = tuple[int, str]
-"""Status and reason."""
-
 
 class HandlerError(Exception):
     """A request that cannot be read."""

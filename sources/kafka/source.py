@@ -21,10 +21,10 @@ from plugins.shared.polling import Fenced
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
 from sources.kafka.differences import KAFKA
+from sources.pace import STOP_CHECK_SECONDS
 
 MAX_BYTES = 1 << 20
 """Bytes of records gathered for one batch, so that it still fits into one record of the channel."""
-IDLE_SECONDS = 0.2
 STATUS = "kafka.status"
 """Header `Invalid` of a record that is not the Flume event it should be."""
 
@@ -87,7 +87,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         while not self.stopping.is_set():
             try:
                 messages, positions = consumer.take(
-                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
+                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, STOP_CHECK_SECONDS
                 )
             except Fenced:
                 self._fenced += 1

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plugins.shared.octets import places
-from sources.listening import TICK
-from sources.pace import Pace
+from sources.pace import STOP_CHECK_SECONDS, Pace
 from sources.syslog.columns import LOOK_AHEAD, Bytes
 from sources.syslog.parser import CUT, REST
 
@@ -276,7 +275,7 @@ class Intake:
     def patience(self) -> float:
         """Seconds to wait for more."""
         if not self.pieces:
-            return TICK
+            return STOP_CHECK_SECONDS
         return 0.0 if self._full else self._pace.patience()
 
     def rest(self) -> bool:

@@ -119,7 +119,7 @@ def before(made: Agent) -> Look:
 def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """One that may be started, and is stopped then."""
     monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
-    monkeypatch.setattr("agent.runner.agent.FLUSH_SECONDS", 1.0)
+    monkeypatch.setattr("agent.runner.agent.SINK_STOP_SECONDS", 1.0)
     made.start()
     yield made
     for channel in made.channels.values():  # what nobody takes is not waited for

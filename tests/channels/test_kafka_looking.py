@@ -44,7 +44,7 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
 ) -> None:
     """Else a replay would leave out what it holds, as if all of it had come before."""
     monkeypatch.setattr(looking, "Consumer", Half)
-    monkeypatch.setattr(looking, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry, match="topic t cannot be looked at: "):
         TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
 

@@ -251,7 +251,7 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "END_SECONDS", 0.05)
+    monkeypatch.setattr(driver, "SPARK_END_SECONDS", 0.05)
     for_ever, ended = threading.Event(), threading.Event()
 
     def stop(*_: object) -> None:

@@ -343,7 +343,7 @@ def test_rows_that_a_deletion_hides_are_not_reported_as_delivered(
         table.delete(id.encode())
         for _ in range(2):  # the position stays before it
             with monkeypatch.context() as shortened:
-                shortened.setattr(alone, "PATIENCE_SECONDS", 2.0)
+                shortened.setattr(alone, "SINK_FAILURE_SECONDS", 2.0)
                 refused = run(*command)
             assert refused.exit_code == 1
             assert f"HBase's table '{name}' does not show 1 of" in refused.stderr, refused.output

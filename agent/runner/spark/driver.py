@@ -55,7 +55,7 @@ EXECUTOR_SECONDS = 30.0
 """Maximum time in which a cluster may give no executor before the sinks count as failing."""
 CONTAINER_SECONDS = 10.0
 """Maximum time in which YARN may give no container to an application that runs."""
-END_SECONDS = 20.0
+SPARK_END_SECONDS = 20.0
 """Maximum time that Spark may take to end after its queries, before it is killed."""
 WATCH_SECONDS = 1.0
 """Interval at which this process checks that its Spark is there, and has executors."""
@@ -263,7 +263,7 @@ def _end(spark: Any, gateway: Gateway) -> None:
 
     ending = threading.Thread(target=stop, name="end", daemon=True)
     ending.start()
-    ending.join(END_SECONDS)
+    ending.join(SPARK_END_SECONDS)
 
 
 def _leave_nothing(job: Job) -> None:
