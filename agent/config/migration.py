@@ -12,6 +12,7 @@ from typing import Literal
 from agent.config.diagnostics import Diagnostic, DiagnosticCollector, Severity
 from agent.config.load import chosen_agent, encoding_of, load_part
 from agent.config.properties import LINE, Property, agents_in, parse, path_of
+from agent.flumechannel.importing import foreseen
 from agent.topology import AgentSpec
 from plugins import Caution, Components
 
@@ -145,7 +146,8 @@ def _beyond_ascii(text: str, properties: Iterable[Property]) -> Iterator[Diagnos
 def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:
     """What a Flume on this host has left for the channels."""
     for channel in spec.channels if spec is not None else ():
-        for sentence in channel.make().left_by_flume():
+        command = f"agent migrate --import-channel {channel.name} FILE"
+        for sentence in foreseen(channel.make(), command):
             severity: Severity = "warning" if isinstance(sentence, Caution) else "error"
             yield Diagnostic(severity, channel.place, channel.path, sentence, differs=True)
 
