@@ -22,7 +22,7 @@ ALL = (*KINDS, PROCESSOR, AGENT)
 REQUIRED, OWN, ERRORS = "Required", "Options", "Events that can never be delivered"
 
 
-class Unknown(FlafkaError):
+class UnknownName(FlafkaError):
     """Nothing has that name; the text suggests near ones."""
 
 
@@ -87,7 +87,7 @@ class Explained:
             if name == ignored or (ignored.endswith(".") and name.startswith(ignored)):
                 return why
         near = suggestion(name, [one.name for one in facts])
-        raise Unknown(f"{self.kind} {self.type} has no option {name!r}{near}")
+        raise UnknownName(f"{self.kind} {self.type} has no option {name!r}{near}")
 
 
 def fact(option: Option, older: str = "") -> Fact:
@@ -155,9 +155,9 @@ def explained(components: Components, kind: str, name: str) -> Explained:
     except UnknownType as e:
         known = catalogue.find(kind, name)
         if known is not None and known.instead:
-            raise Unknown(f"Flume's {kind} {known.name} is not built: {known.instead}") from e
+            raise UnknownName(f"Flume's {kind} {known.name} is not built: {known.instead}") from e
         if type(e) is UnknownType and not str(e).endswith("?"):
-            raise Unknown(f"{e}; `agent explain {kind}` lists those there are") from e
+            raise UnknownName(f"{e}; `agent explain {kind}` lists those there are") from e
         raise
     config = cls.config_class.for_type(name)
     found = sections(config)
@@ -173,7 +173,7 @@ def _processor(name: str) -> Explained:
     found = next((one for one in PROCESSORS if one == name.lower()), None)
     if found is None:
         near = suggestion(name, [*PROCESSORS]) or f"; there are {', '.join(PROCESSORS)}"
-        raise Unknown(f"unknown sink processor {name!r}{near}")
+        raise UnknownName(f"unknown sink processor {name!r}{near}")
     text = f"{PROCESSORS[found].__doc__} Each option begins with processor. under the sink group."
     return Explained(PROCESSOR, found, text, sections=sections(PROCESSORS[found]))
 
@@ -196,7 +196,7 @@ def listed(components: Components, kind: str) -> list[tuple[str, str]]:
 
 
 def kind_named(components: Components, written: str) -> str:
-    """The kind of that name, singular or plural. Raises Unknown, which tells where a type of that name is."""
+    """The kind of that name, singular or plural. Raises UnknownName, which tells where a type of that name is."""
     word = written.lower()
     for kind in ALL:
         if word in (kind, f"{kind}s"):
@@ -204,8 +204,10 @@ def kind_named(components: Components, written: str) -> str:
     for kind in (*KINDS, PROCESSOR):
         try:
             explained(components, kind, written)
-        except (UnknownType, Unknown):
+        except (UnknownType, UnknownName):
             continue
-        raise Unknown(f"no kind of component is named {written!r}, did you mean `agent explain {kind} {written}`?")
+        raise UnknownName(
+            f"no kind of component is named {written!r}, did you mean `agent explain {kind} {written}`?"
+        )
     near = suggestion(written, [*ALL]) or f"; the kinds are {', '.join(ALL)}"
-    raise Unknown(f"no kind of component is named {written!r}{near}")
+    raise UnknownName(f"no kind of component is named {written!r}{near}")

@@ -58,7 +58,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Group:
+class SinkGroup:
     """Sinks that drain one channel together."""
 
     name: str
@@ -75,7 +75,7 @@ class Graph:
     file: str
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[SinkGroup, ...]
     lines: Mapping[str, str] = field(default_factory=dict)
     """Every line of the configuration in effect, by its key, secrets hidden."""
 
@@ -109,7 +109,7 @@ def graph_of(spec: AgentSpec) -> Graph:
         edges += (Edge(sink.path, path, "topic", topic) for topic, path in _written(sink, spec))
     paths = {sink.name: sink.path for sink in spec.sinks}
     groups = tuple(
-        Group(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
+        SinkGroup(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
         for group in spec.groups
     )
     return Graph(spec.name, str(Path(spec.file).absolute()), tuple(nodes), tuple(edges), groups, spec.shown)

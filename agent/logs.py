@@ -22,7 +22,7 @@ _QUIET = {
 """Loggers of libraries, and the least level of what they log."""
 
 
-class _Plain(logging.Formatter):
+class _PlainFormatter(logging.Formatter):
     """`2026-11-23T06:04:01.945+01:00 INFO a1.sinks.k1: works again`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -75,7 +75,7 @@ def log_to_stderr(
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     else:
         handler = _Stderr(sys.stderr)
-        handler.setFormatter(_Json() if form == "json" else _Plain("%(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_Json() if form == "json" else _PlainFormatter("%(levelname)s %(name)s: %(message)s"))
     if keep is not None:
         handler.addFilter(keep)
     logging.basicConfig(level=level, handlers=[handler])

@@ -16,7 +16,7 @@ ARRIVAL = 1_767_225_600_000
 
 
 @dataclass
-class Outcome:
+class PipelineOutput:
     """One event where it came to."""
 
     event: Event
@@ -24,7 +24,7 @@ class Outcome:
     """What a sink says of it: `path`, `topic`, `document`, or `rejected`."""
 
 
-Outcomes = dict[str, list[Outcome]]
+Outcomes = dict[str, list[PipelineOutput]]
 """By component, in the order in which events pass them: of the source, what its interceptors leave, and reject; of a
 channel, what is put into it; of a sink, all that it may get of its channel."""
 
@@ -40,7 +40,7 @@ def source_named(spec: AgentSpec, name: str | None) -> SourceSpec:
 
 def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: int = ARRIVAL) -> Outcomes:
     """What becomes of these events behind that source."""
-    rejected: list[Outcome] = []
+    rejected: list[PipelineOutput] = []
     with opened(source.interceptors) as interceptors:
         kept = intercepted(Batch.of(events), interceptors, rejected=_into(rejected))
     drains = [sink for sink in spec.sinks if sink.channel in source.channels]
@@ -50,11 +50,11 @@ def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: i
         """Its name, with its kind where another component of these has it, too."""
         return name if names.count(name) == 1 else f"{kind}.{name}"
 
-    found: Outcomes = {key("sources", source.name): [*(Outcome(event) for event in kept), *rejected]}
+    found: Outcomes = {key("sources", source.name): [*(PipelineOutput(event) for event in kept), *rejected]}
     found |= {key("channels", name): [] for name in source.channels}
     found |= {key("sinks", sink.name): [] for sink in drains}
     for routed in Selector(source.selector).route(kept) if len(kept) else ():
-        found[key("channels", routed.channel)] += [Outcome(event) for event in routed.batch]
+        found[key("channels", routed.channel)] += [PipelineOutput(event) for event in routed.batch]
         origin = Origin.of_records(routed.channel, 0, range(len(routed.batch)), [arrival] * len(routed.batch))
         stored = Batch.of(list(routed.batch), origin)
         for sink in drains:
@@ -63,21 +63,21 @@ def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: i
     return found
 
 
-def _at(spec: SinkSpec, batch: Batch) -> list[Outcome]:
-    rejected: list[Outcome] = []
+def _at(spec: SinkSpec, batch: Batch) -> list[PipelineOutput]:
+    rejected: list[PipelineOutput] = []
     with opened(spec.interceptors) as interceptors:
         batch = intercepted(batch, interceptors, rejected=_into(rejected))
     sink = spec.make()
     told = sink.destinations(batch) if isinstance(sink, Sink) and len(batch) else None
     if told is None:
-        return [*(Outcome(event) for event in batch), *rejected]
-    return [*(Outcome(event, one) for event, one in zip(batch, told, strict=True)), *rejected]
+        return [*(PipelineOutput(event) for event in batch), *rejected]
+    return [*(PipelineOutput(event, one) for event, one in zip(batch, told, strict=True)), *rejected]
 
 
-def _into(outcomes: list[Outcome]) -> Callable[[Batch, Sequence[str]], None]:
+def _into(outcomes: list[PipelineOutput]) -> Callable[[Batch, Sequence[str]], None]:
     """What interceptors reject comes after what they leave."""
 
     def add(batch: Batch, reasons: Sequence[str]) -> None:
-        outcomes.extend(Outcome(event, {"rejected": why}) for event, why in zip(batch, reasons, strict=True))
+        outcomes.extend(PipelineOutput(event, {"rejected": why}) for event, why in zip(batch, reasons, strict=True))
 
     return add

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config import load
-from agent.pipeline import ARRIVAL, Outcome, Outcomes, run, source_named
+from agent.pipeline import ARRIVAL, Outcomes, PipelineOutput, run, source_named
 from agent.topology import AgentSpec
 from plugins import Components, Event, FlafkaError
 from plugins.problems import suggestion
@@ -48,7 +48,7 @@ class Mistaken(FlafkaError):
 
 
 @dataclass(frozen=True)
-class Result:
+class PipelineTestResult:
     """One test."""
 
     file: str
@@ -57,7 +57,7 @@ class Result:
     """Empty where all is as expected."""
 
 
-def tests_of(file: Path) -> Iterator[Result]:
+def tests_of(file: Path) -> Iterator[PipelineTestResult]:
     """The results of a file's tests. Raises Mistaken, and what a configuration in which errors are does."""
     said = _read(file)
     _known(said, FILE_KEYS, str(file))
@@ -70,7 +70,7 @@ def tests_of(file: Path) -> Iterator[Result]:
         raise Mistaken(f"{file}: it has no [[test]]")
     for number, test in enumerate(tests, 1):
         name = str(test.get("name", f"test {number}"))
-        yield Result(str(file), name, tuple(_differences(spec, test, f"{file}: {name}", file.parent)))
+        yield PipelineTestResult(str(file), name, tuple(_differences(spec, test, f"{file}: {name}", file.parent)))
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -171,12 +171,12 @@ def _compared(expected: Mapping[str, Any], outcomes: Outcomes, at: str) -> Itera
             yield f"at {at}, event {number}: {different}"
 
 
-def _listed(came: Sequence[Outcome]) -> str:
+def _listed(came: Sequence[PipelineOutput]) -> str:
     shown = [_text(one.event.body) for one in came[:5]]
     return ", ".join([*shown, "…"] if len(came) > 5 else shown) or "none"
 
 
-def _against(pattern: Mapping[str, Any], outcome: Outcome) -> Iterator[str]:
+def _against(pattern: Mapping[str, Any], outcome: PipelineOutput) -> Iterator[str]:
     event, told = outcome.event, outcome.told
     body, headers = _body(pattern), pattern.get("headers", {})
     if body is not None and body != event.body:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 EXTEND_SECONDS = 30
 """While the agent waits for its channels and sources, systemd is asked for so much more time, again and again."""
-ALIVE_SECONDS = 5.0
+WATCHDOG_SECONDS = 5.0
 """The agent tells so often that it is alive."""
 
 
@@ -33,7 +33,7 @@ class Systemd:
             return
         lines = []
         if time.monotonic() >= self._alive_due:
-            self._alive_due = time.monotonic() + ALIVE_SECONDS
+            self._alive_due = time.monotonic() + WATCHDOG_SECONDS
             lines.append("WATCHDOG=1")
             if not self._ready and waiting:
                 lines.append(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}")

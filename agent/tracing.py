@@ -23,7 +23,7 @@ DECIDED = ("delivered", "dead letter")
 
 
 @dataclass(frozen=True)
-class Followed:
+class SinkTrace:
     """An event at one sink."""
 
     sink: str
@@ -52,7 +52,7 @@ class Trace:
     """Why the channel does not have it."""
     sources: tuple[str, ...] = ()
     """Those that put into the channel."""
-    sinks: tuple[Followed, ...] = ()
+    sinks: tuple[SinkTrace, ...] = ()
     letters: tuple[StoredDeadLetter, ...] = ()
 
     @property
@@ -174,13 +174,13 @@ def _foreign(spec: AgentSpec, id: EventId) -> str:
 
 def _at(
     spec: SinkSpec, id: EventId, found: Whereabouts, batch: Batch | None, letters: tuple[StoredDeadLetter, ...]
-) -> Followed:
+) -> SinkTrace:
     """What became of it at one sink: first what the store says, then what the group's position lets expect."""
     claim, position = found.positions[spec.group]
     type_name = spec.cls.type_name
     if not issubclass(spec.cls, Sink):
         why = "its queries read the topic without a group, and what they make of events has no ids"
-        return Followed(spec.path, type_name, "unknown", why)
+        return SinkTrace(spec.path, type_name, "unknown", why)
     refused = next((one for one in letters if one.component == spec.path), None)
     rejected: dict[EventId, str] = {}
     if batch is not None:
@@ -188,9 +188,9 @@ def _at(
             with opened(spec.interceptors) as interceptors:
                 batch = intercepted(batch, interceptors, rejected=by_id(rejected))
         except FlafkaError as e:
-            return Followed(spec.path, type_name, "unknown", f"its interceptors do not work here: {e}")
+            return SinkTrace(spec.path, type_name, "unknown", f"its interceptors do not work here: {e}")
         if not (len(batch) or rejected or refused):
-            return Followed(spec.path, type_name, "filtered", "the sink's interceptors drop it, as they are now")
+            return SinkTrace(spec.path, type_name, "filtered", "the sink's interceptors drop it, as they are now")
     told = _asked(spec, claim, id, batch) if batch is None or len(batch) else []
     places = tuple(one for one in told if not one.keys() & {"missing", "unknown"})
     said = next((str(one[word]) for word in ("unknown", "missing") for one in told if word in one), "")
@@ -200,21 +200,21 @@ def _at(
         # A place of records has those that were rejected in its range, too; a replay's has it, or another letter.
         again = ", and replayed since" if refused.replayed else ""
         replays = tuple(one for one in places if one.get("replay"))
-        return Followed(spec.path, type_name, "dead letter", f"{refused.reason}{again}", replays)
+        return SinkTrace(spec.path, type_name, "dead letter", f"{refused.reason}{again}", replays)
     if places:
         late = "" if (position or 0) > id.offset else "it is there ahead of the group's position"
-        return Followed(spec.path, type_name, "delivered", said or late, places)
+        return SinkTrace(spec.path, type_name, "delivered", said or late, places)
     if (position or 0) <= id.offset:
         behind = f"group {claim.group} is at record {position or 0}, {id.offset - (position or 0)} before it"
-        return Followed(spec.path, type_name, "waiting", behind)
+        return SinkTrace(spec.path, type_name, "waiting", behind)
     passed = f"group {claim.group} is past it, at record {position}"
     if any("unknown" in one for one in told):
         left = {word: value for one in told for word, value in one.items() if word != "unknown"}
-        return Followed(spec.path, type_name, "unknown", f"{passed}; {said}", (left,) if left else ())
-    return Followed(spec.path, type_name, "missing", f"{passed}; {said}")
+        return SinkTrace(spec.path, type_name, "unknown", f"{passed}; {said}", (left,) if left else ())
+    return SinkTrace(spec.path, type_name, "missing", f"{passed}; {said}")
 
 
-def _once_a_group(sinks: list[SinkSpec], found: list[Followed]) -> Iterator[Followed]:
+def _once_a_group(sinks: list[SinkSpec], found: list[SinkTrace]) -> Iterator[SinkTrace]:
     """Sinks of one consumer group compete for events: what one has, the others do not get."""
     has = {spec.group: one.sink for spec, one in zip(sinks, found, strict=True) if one.state in DECIDED}
     for spec, one in zip(sinks, found, strict=True):

@@ -21,11 +21,12 @@ import pyarrow as pa
 
 from agent.services.cluster import java_command
 from agent.services.java import find_java
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
 from bench.frame import CPU, RATE, Bench, Figures
 from bench.frame.kafka import Topic, numbered, same
 from bench.frame.peers import BARE, FLUME, flume
 from bench.frame.processes import cpu_seconds, listening
+from tests.fixtures.ports import free_port
 from tests.interop.jvm import SOURCES, compiled
 
 CLIENTS, BATCH = 4, 1000

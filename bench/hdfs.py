@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 
 from agent.audit.reconciliation import HdfsReader
-from agent.services.running import free_port, page, until
+from agent.services.running import page, until
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, FLUMES, FORMS, INTO_HDFS, PLAIN, Stored, drain
 from bench.frame.peers import flume
 from bench.frame.processes import cpu_seconds
+from tests.fixtures.ports import free_port
 
 BARE, FLUME = "bare consumer and upload", "Apache Flume hdfs sink"
 FLUME_CONFIGURATION = """

@@ -34,6 +34,7 @@ from bench.frame.kafka import Topic
 from bench.frame.peers import RSYSLOG
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import Lines, Receiver, by_rsyslog, ours
+from tests.fixtures.cores import create_core
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 at=%019d"
 TICK = 0.001
@@ -78,7 +79,7 @@ def run(bench: Bench) -> None:
             peers if load != f"{SHARES[-1]} %" else {},
             warm=WARM,
         )
-    core = bench.solr.create_core(bench.directory("latency").name)
+    core = create_core(bench.solr, bench.directory("latency").name)
     sink = (
         "a.sinks = solr",
         "a.sinks.solr.type = solr",

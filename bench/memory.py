@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 
-from agent.services.running import free_port
 from bench.frame import Bench, Figures, simply
 from bench.frame.delivery import peak_memory
 from bench.frame.kafka import Topic
 from bench.frame.processes import cpu_seconds, resident
 from bench.frame.syslog import Lines, ours
+from tests.fixtures.ports import free_port
 
 MIB = "MiB"
 

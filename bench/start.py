@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from bench.frame import Bench, Figures, simply
 from bench.frame.kafka import Topic
 from bench.frame.peers import FLUME, flume
 from bench.frame.processes import cpu_seconds, listening
 from bench.frame.syslog import CONFIGURATION, FLUME_CONFIGURATION
+from tests.fixtures.ports import free_port
 
 KINDS = 20
 SOURCES = ("syslogtcp", "avro", "http", "netcat", "taildir")

@@ -20,6 +20,7 @@ from agent.audit.reconciliation import hbase_rows, solr_documents
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, DELIVERY, PLAIN, Stored, drain
 from bench.frame.kafka import same
+from tests.fixtures.cores import create_core
 
 BARE = {"hbase": "bare consumer and happybase", "solr": "bare consumer and pysolr"}
 
@@ -34,7 +35,7 @@ class Store:
         """Where to write: address and table, or URL."""
         name = self.bench.directory(self.kind).name
         if self.kind == "solr":
-            return [self.bench.solr.create_core(name)]
+            return [create_core(self.bench.solr, name)]
         address = self.bench.hbase.address
         host, _, port = address.partition(":")
         with contextlib.closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:

@@ -6,7 +6,7 @@ import threading
 
 from plugins import Batch, Difference, Event, Interceptor, agreement, option
 from plugins.options import with_default
-from plugins.shared.morphline import BODY, Failed, Morphline, Record, text
+from plugins.shared.morphline import BODY, Failed, Morphline, MorphlineRecord, text
 from plugins.shared.morphline.options import DIFFERENCES, MorphlineConfig
 
 
@@ -62,7 +62,7 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
     def __init__(self, config: MorphlineInterceptorConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._morphline: Morphline | None = None
-        self._out: list[Record] = []
+        self._out: list[MorphlineRecord] = []
         self._lock = threading.Lock()
         """Sources with several threads share the morphline, which runs once at a time."""
 
@@ -79,14 +79,14 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         with self._lock:
             return batch.map(self._event)
 
-    def _keep(self, record: Record) -> bool:
+    def _keep(self, record: MorphlineRecord) -> bool:
         self._out.append(record)
         return True
 
     def _event(self, event: Event) -> Event | None:
         assert self._morphline is not None
         self._out.clear()
-        record = Record({name: [value] for name, value in event.headers.items()})
+        record = MorphlineRecord({name: [value] for name, value in event.headers.items()})
         if event.body:
             record[BODY] = [event.body]
         try:

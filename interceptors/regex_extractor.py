@@ -20,7 +20,7 @@ _AS_IT_IS = ("DEFAULT", f"{_PACKAGE}RegexExtractorInterceptorPassThroughSerializ
 _MILLIS = f"{_PACKAGE}RegexExtractorInterceptorMillisSerializer"
 
 
-class Group(NamedTuple):
+class CapturingGroup(NamedTuple):
     """What becomes of one group."""
 
     header: str
@@ -60,12 +60,12 @@ class RegexExtractorConfig(PatternConfig):
     def _check_properties(self) -> None:
         self.groups()
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[CapturingGroup]:
         """What becomes of each group, in order."""
         return [_group(name, self.properties) for name in self.serializers]
 
 
-def _group(name: str, properties: dict[str, str]) -> Group:
+def _group(name: str, properties: dict[str, str]) -> CapturingGroup:
     header, kind, pattern = (properties.get(f"{name}.{key}", "") for key in ("name", "type", "pattern"))
     if not header:
         raise ValueError(f"{name}.name: is required: the header that its group goes to")
@@ -75,11 +75,11 @@ def _group(name: str, properties: dict[str, str]) -> Group:
             raise ValueError(f"{name}.type: {cannot_run('serializer of regex_extractor', kind)}")
         raise ValueError(f"{name}.type: {kind!r} cannot run here{near or f'; built are: {_AS_IT_IS[0]}, {_MILLIS}'}")
     if kind != _MILLIS:
-        return Group(header, None)
+        return CapturingGroup(header, None)
     if not pattern:
         raise ValueError(f"{name}.pattern: is required: how its group writes a time, such as yyyy-MM-dd HH:mm")
     try:
-        return Group(header, TimePattern(pattern))
+        return CapturingGroup(header, TimePattern(pattern))
     except ValueError as e:
         raise ValueError(f"{name}.pattern: {e}") from None
 

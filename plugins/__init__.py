@@ -15,6 +15,7 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
 from plugins.batch import Batch
 from plugins.channel import (
     Channel,
+    FlumeDirectories,
     LastRecord,
     PartitionClaim,
     Reader,
@@ -67,6 +68,7 @@ __all__ = [
     "Event",
     "EventId",
     "FlafkaError",
+    "FlumeDirectories",
     "FollowedFile",
     "Interceptor",
     "KafkaBackedChannel",

@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -52,6 +53,15 @@ class PartitionClaim(NamedTuple):
         """What the ids of its events begin with: another one for each topic, also of the same name."""
         since = f" {self.ids}" if self.ids > 2 else ""
         return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
+
+
+class FlumeDirectories(NamedTuple):
+    """Directories of one file channel of Flume."""
+
+    checkpoint: Path
+    backup: Path | None
+    """Directory of the second checkpoint."""
+    data: tuple[Path, ...]
 
 
 class LastRecord(NamedTuple):
@@ -216,13 +226,19 @@ class Channel(Component[C]):
         `member` names this consumer across restarts (host, agent and sink).
         """
 
-    def left_by_flume(self) -> Iterator[str]:
-        """For `agent migrate`: yield a sentence for what a Flume has left on this host that becomes this channel's.
+    def flume_directories(self) -> FlumeDirectories | None:
+        """Return where Flume's file channel with the same options keeps its files; None for other channels."""
+        return None
 
-        A `Caution` is for the user to know, any other text for them to do something about. Asks no server, changes
-        nothing, and need not be quick.
+    def load(self, batches: Callable[[], Iterator[Batch]] | None, finished: Callable[[int], None]) -> bool:
+        """Store batches from elsewhere, exactly once, while no agent uses the channel; return False if none were due.
+
+        Without `batches`, only end a load that was killed. `finished` is called, with a number that no other load of
+        the channel has, once all batches are durable; what it does must be idempotent. A load that was killed before
+        that stores nothing until it is called again with the same batches. Raises Retry if the channel is in use or
+        has no room, and FlafkaError if this kind of channel cannot be loaded.
         """
-        return iter(())
+        raise FlafkaError(f"channel {self.name} cannot be loaded")
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
         """For `agent trace`: what it has of that event, and how far these groups are. None where the id is not of

@@ -17,7 +17,7 @@ from plugins.source import Source
 from plugins.streaming import StreamingSink
 
 CONTRACT = (Component, Source, Channel, Interceptor, Sink, CommittingSink, PlainSink, StreamingSink)
-ITERATED = ("batches", "probe", "followed", "exclusive", "left_by_flume")
+ITERATED = ("batches", "probe", "followed", "exclusive")
 """Methods that may yield what they answer: it is read from them."""
 NO_TEXT = {"is-instance", "is-subclass", "callable", "set", "frozenset", "model", "dataclass", "typed-dict", "dict"}
 """Pydantic's words for what no text becomes."""

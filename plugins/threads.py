@@ -18,14 +18,14 @@ from plugins.errors import ANY_FAILURE
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 5.0
+THREAD_START_SECONDS = 5.0
 """Time for which a thread that the system refuses is tried again."""
 _PAUSE_SECONDS = 0.1
 COMPLAIN_SECONDS = 60.0
 """Least time between two reports of one problem of an event loop."""
 
 
-def start_thread(thread: threading.Thread, seconds: float = START_SECONDS) -> None:
+def start_thread(thread: threading.Thread, seconds: float = THREAD_START_SECONDS) -> None:
     """Start a thread; where the system lacks a process or memory for it, try again for a while.
 
     Raises RuntimeError where that does not help. The thread can be started again then.

@@ -8,9 +8,9 @@ from functools import partial
 from types import MappingProxyType
 
 from plugins import Batch, option
-from plugins.shared.avrorpc import CompressionConfig, Frames, Status, array, frame, opening, read_answer
+from plugins.shared.avrorpc import AvroFrames, AvroStatus, CompressionConfig, array, frame, opening, read_answer
 from plugins.shared.flumeevent import encode
-from sinks.rpc import DIFFERENCES, MAX_ANSWER, RpcSink, RpcSinkConfig, Wire
+from sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, RpcSinkConfig
 
 
 class AvroSinkConfig(CompressionConfig, RpcSinkConfig):
@@ -36,28 +36,28 @@ class AvroSink(RpcSink[AvroSinkConfig]):
     def _encoded(self, batch: Batch) -> list[bytes]:
         return list(encode(batch).to_pylist())
 
-    def _wire(self) -> AvroWire:
-        return AvroWire(self.config)
+    def _wire(self) -> AvroClientProtocol:
+        return AvroClientProtocol(self.config)
 
 
-class AvroWire(Wire):
+class AvroClientProtocol(ClientProtocol):
     """Avro's frames, deflated where that is wished."""
 
     def __init__(self, config: AvroSinkConfig) -> None:
-        self._frames = Frames(MAX_ANSWER)
+        self._frames = AvroFrames(MAX_ANSWER)
         deflate = config.compression_type == "deflate"
         self._deflate = zlib.compressobj(config.compression_level) if deflate else None
         self._inflate = zlib.decompressobj() if deflate else None
 
     def request(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """See `Wire`."""
+        """See `ClientProtocol`."""
         data = frame(serial, [opening(first=serial == 1, message="appendBatch"), array(events)])
         if self._deflate is not None:
             data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return data
 
-    def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], Status]]]:
-        """See `Wire`."""
+    def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], AvroStatus]]]:
+        """See `ClientProtocol`."""
         if self._inflate is not None:
             data = self._inflate.decompress(data, MAX_ANSWER)
         for serial, content in self._frames.feed(data):

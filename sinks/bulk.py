@@ -33,7 +33,7 @@ class Item(Protocol):
 T = TypeVar("T", bound=Item)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server will never take this request; it does not say which of its items it is about."""
 
 
@@ -123,7 +123,7 @@ def by_halves(
     """
     try:
         return send(items)
-    except Refused as e:
+    except RequestRefused as e:
         if len(items) == 1:
             return {items[0].id: f"{refusal}: {e}"}
         middle = len(items) // 2
@@ -203,7 +203,7 @@ class BulkSink(Sink[C], Generic[C, T]):
 
     @abstractmethod
     def _put(self, items: Sequence[T]) -> dict[EventId, str]:
-        """Send these in one request; what of them is refused by name, and why. Raises Refused, and Retry.
+        """Send these in one request; what of them is refused by name, and why. Raises RequestRefused, and Retry.
 
         Runs on several threads at once.
         """

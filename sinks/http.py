@@ -21,7 +21,7 @@ _PAUSES = "a pause follows what is sent again, and nothing else"
 _COUNTED = "what is delivered is counted"
 
 
-class HttpConfig(TlsClientConfig):
+class HttpSinkConfig(TlsClientConfig):
     """Options of the HTTP sink."""
 
     ignored = MappingProxyType(
@@ -102,7 +102,7 @@ class HttpConfig(TlsClientConfig):
         return self.default_rollback and status // 100 != 2
 
 
-class HttpSink(Sink[HttpConfig]):
+class HttpSink(Sink[HttpSinkConfig]):
     """Posts the body of each event to a web server, one request an event, at least once.
 
     An event is delivered when the server has answered with a status 2XX. After a failure in the midst of a batch,
@@ -132,7 +132,7 @@ class HttpSink(Sink[HttpConfig]):
         ),
     )
 
-    def __init__(self, config: HttpConfig, name: str = "") -> None:
+    def __init__(self, config: HttpSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
         url = urlsplit(config.endpoint)
         assert url.hostname is not None

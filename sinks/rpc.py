@@ -75,7 +75,7 @@ class RpcSinkConfig(TlsClientConfig):
         return (timeout if timeout >= SHORTEST_TIMEOUT else DEFAULT_TIMEOUT) / 1000
 
 
-class Wire(ABC):
+class ClientProtocol(ABC):
     """One connection's way to write requests and answers. ValueError and zlib.error for what is no answer."""
 
     @abstractmethod
@@ -98,14 +98,14 @@ class RpcSink(Sink[K]):
         self.batch_size = config.batch_size
         self._context: ssl.SSLContext | None = None
         self._events: list[bytes] = []
-        self._connection: _Connection | None = None
+        self._connection: _ClientConnection | None = None
 
     @abstractmethod
     def _encoded(self, batch: Batch) -> list[bytes]:
         """The events, as requests hold them."""
 
     @abstractmethod
-    def _wire(self) -> Wire:
+    def _wire(self) -> ClientProtocol:
         """That of a new connection."""
 
     def open(self) -> None:
@@ -129,7 +129,7 @@ class RpcSink(Sink[K]):
         try:
             for start in range(0, len(self._events), size):
                 if self._connection is None:
-                    self._connection = _Connection(self.config, self._context, self._wire())
+                    self._connection = _ClientConnection(self.config, self._context, self._wire())
                     self.metrics.add("ConnectionCreatedCount")
                 self._connection.send(self._events[start : start + size])
             if self._connection is not None:
@@ -148,7 +148,7 @@ class RpcSink(Sink[K]):
     def probe(self) -> Iterator[str]:
         """Whether the source can be reached, TLS included."""
         try:
-            _Connection(self.config, self.config.context(), self._wire()).close()
+            _ClientConnection(self.config, self.config.context(), self._wire()).close()
         except Retry as e:
             yield str(e)
         except (OSError, ValueError) as e:
@@ -161,10 +161,10 @@ class RpcSink(Sink[K]):
             self.metrics.add("ConnectionClosedCount")
 
 
-class _Connection:
+class _ClientConnection:
     """One connection to a source. Its methods raise OSError and ValueError; only `close` may follow."""
 
-    def __init__(self, config: RpcSinkConfig, context: ssl.SSLContext | None, wire: Wire) -> None:
+    def __init__(self, config: RpcSinkConfig, context: ssl.SSLContext | None, wire: ClientProtocol) -> None:
         self.since = time.monotonic()
         self._timeout = config.patience(config.request_timeout)
         patience = config.patience(config.connect_timeout)

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from plugins import Batch
 from plugins.shared.flumeevent import encode
-from plugins.shared.thriftrpc import PROTOCOLS, Frames, Protocol, Status, ThriftConfig, frame
-from sinks.rpc import DIFFERENCES, MAX_ANSWER, RpcSink, RpcSinkConfig, Wire
+from plugins.shared.thriftrpc import PROTOCOLS, Protocol, ThriftConfig, ThriftFrames, ThriftStatus, frame
+from sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, RpcSinkConfig
 
 
 class ThriftSinkConfig(ThriftConfig, RpcSinkConfig):
@@ -36,23 +36,23 @@ class ThriftSink(RpcSink[ThriftSinkConfig]):
     def _encoded(self, batch: Batch) -> list[bytes]:
         return list(encode(batch, PROTOCOLS[self.config.protocol].layout).to_pylist())
 
-    def _wire(self) -> ThriftWire:
-        return ThriftWire(PROTOCOLS[self.config.protocol])
+    def _wire(self) -> ThriftClientProtocol:
+        return ThriftClientProtocol(PROTOCOLS[self.config.protocol])
 
 
-class ThriftWire(Wire):
+class ThriftClientProtocol(ClientProtocol):
     """Thrift's messages in frames."""
 
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
-        self._frames = Frames(MAX_ANSWER)
+        self._frames = ThriftFrames(MAX_ANSWER)
 
     def request(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """See `Wire`."""
+        """See `ClientProtocol`."""
         return frame(self._protocol.call(serial, events))
 
-    def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], Status]]]:
-        """See `Wire`."""
+    def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], ThriftStatus]]]:
+        """See `ClientProtocol`."""
         for content in self._frames.feed(data):
             answer = self._protocol.read_answer(content)
             yield answer.serial, partial(self._protocol.read_status, content, answer)

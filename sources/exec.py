@@ -18,7 +18,7 @@ import pydantic
 
 from plugins import Batch, Config, Problem, Retry, Source, option
 from plugins.shared.charsets import text_codec
-from sources.pace import Pace
+from sources.pace import STOP_CHECK_SECONDS, Pace
 
 READ_SIZE = 256 * 1024
 MAX_EVENTS = 10_000
@@ -27,8 +27,6 @@ MAX_LINE = 1 << 20
 
 Otherwise a command that prints no newline could exhaust memory.
 """
-TICK = 0.2
-"""Seconds between two checks of an idle source for a stop."""
 FAREWELL = 2.0
 """Seconds between SIGTERM and SIGKILL for the command."""
 
@@ -152,7 +150,7 @@ class ExecSource(Source[ExecConfig]):
             if process.stderr is not None:
                 selector.register(process.stderr, selectors.EVENT_READ)
             while running and not self.stopping.is_set():
-                ready = selector.select(pace.patience() if lines else TICK)
+                ready = selector.select(pace.patience() if lines else STOP_CHECK_SECONDS)
                 for key, _ in ready:
                     data = os.read(key.fd, READ_SIZE)
                     if key.fileobj is process.stdout:

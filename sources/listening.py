@@ -25,8 +25,6 @@ RECORD_SIZE = 16 * 1024
 """The most that a record of TLS holds."""
 _HELLO = b"\x16\x03"
 """Beginning of a TLS connection: a handshake record of TLS 1.x."""
-TICK = 0.2
-"""Seconds after which an idle source looks whether it shall stop."""
 FAREWELL = 1.0
 """Seconds that a stopping source goes on reading what is sent only now."""
 

@@ -14,7 +14,8 @@ import pydantic
 from plugins import Batch, option
 from plugins.shared.charsets import text_codec
 from sources.connections import Connection
-from sources.listening import MAX_BYTES, READ_SIZE, TICK, Endpoint, EndpointSource, Listener, TcpConfig
+from sources.listening import MAX_BYTES, READ_SIZE, Endpoint, EndpointSource, Listener, TcpConfig
+from sources.pace import STOP_CHECK_SECONDS
 
 
 class NetcatConfig(TcpConfig):
@@ -89,7 +90,7 @@ class NetcatSource(EndpointSource[NetcatConfig]):
     def batches(self) -> Iterator[Batch]:
         """What the senders send, also what has arrived by `stopping`; what has been stored is answered."""
         while not self.stopping.is_set():
-            yield from self._turn(self._listener.ready(TICK))
+            yield from self._turn(self._listener.ready(STOP_CHECK_SECONDS))
         for ready in self._listener.last():
             yield from self._turn(ready)
 

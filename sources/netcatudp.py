@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator
 from plugins import Batch, Difference, Event, option
 from sources.connections import plain
 from sources.datagrams import LARGEST, DatagramConfig, DatagramSource
-from sources.listening import FAREWELL, MAX_BYTES, TICK
+from sources.listening import FAREWELL, MAX_BYTES
+from sources.pace import STOP_CHECK_SECONDS
 
 MAX_EVENTS = 10_000
 
@@ -53,7 +54,7 @@ class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if self._wait(TICK) and (events := self._read()):
+            if self._wait(STOP_CHECK_SECONDS) and (events := self._read()):
                 yield Batch.of(events)
             self._count_drops()
         deadline = time.monotonic() + FAREWELL

@@ -1,9 +1,11 @@
-"""When what a source has gathered goes to the channels: at once, or together with what comes next."""
+"""Times that sources wait: before a batch goes to the channels, and between two checks for a stop."""
 
 from __future__ import annotations
 
 import time
 
+STOP_CHECK_SECONDS = 0.2
+"""Interval at which a source that waits for input checks whether it has to stop."""
 PAUSE = 0.008
 """Seconds between two batches where events come one by one: those that come meanwhile go together."""
 MAX_WAIT = 0.02

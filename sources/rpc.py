@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from plugins import Batch, Source
-from plugins.shared.rpcevents import Events
+from plugins.shared.rpcevents import RpcBatchBuilder
 from plugins.threads import complain_rarely
 from sources import serving
 from sources.listening import Endpoint
@@ -26,7 +26,7 @@ OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""
 BUDGET = 64 * 1024 * 1024
 """Bytes of unanswered requests from which on nothing is read, and of unfinished ones; or the largest request."""
-TICK = 0.25
+OVERDUE_CHECK_SECONDS = 0.25
 """Seconds between two looks at what is overdue."""
 FAREWELL = 1.0
 """Seconds that the last answers are given to leave."""
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     """Where its events begin there."""
 
 
-class Wire(ABC):
+class ServerProtocol(ABC):
     """One connection's way to write requests and answers."""
 
     what: str
@@ -72,12 +72,12 @@ class Wire(ABC):
         """That the call cannot be read."""
 
 
-class Request:
+class RpcRequest:
     """Events of a client that wait to be stored."""
 
     __slots__ = ("answered", "arrived", "call", "connection", "size")
 
-    def __init__(self, connection: Connection, call: Call) -> None:
+    def __init__(self, connection: RpcConnection, call: Call) -> None:
         self.connection, self.call = connection, call
         self.size = len(call.content) + OVERHEAD
         self.arrived = time.monotonic()
@@ -87,14 +87,14 @@ class Request:
 C = TypeVar("C", bound=RpcConfig)
 
 
-class Server(serving.Server[Request], Generic[C]):
+class RpcServer(serving.Server[RpcRequest], Generic[C]):
     """Serves clients at `endpoint` from `start` to `stop`. Answers may be given by any thread."""
 
     def __init__(
         self,
         source: Source[C],
         endpoint: Endpoint,
-        wire: Callable[[], Wire],
+        wire: Callable[[], ServerProtocol],
         *,
         deflate: bool = False,
         admission: Admission | None = None,
@@ -108,17 +108,17 @@ class Server(serving.Server[Request], Generic[C]):
         self.budget = max(BUDGET, config.max_request_bytes)
         self.unfinished = 0
         """Bytes of requests that have begun and not ended."""
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[RpcConnection, None] = {}
         hint = "; Flume 1.11 compresses outside of TLS, which cannot be read: switch compression off"
         self._reception = Reception(
             source,
             endpoint,
             config.frame_timeout,
-            lambda client: Connection(self, client),
+            lambda client: RpcConnection(self, client),
             admission=admission,
             hint=hint if deflate else "",
         )
-        self._unanswered: deque[Request] = deque()
+        self._unanswered: deque[RpcRequest] = deque()
         self._held = 0
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -126,11 +126,11 @@ class Server(serving.Server[Request], Generic[C]):
     def _end(self) -> None:
         self._call(self._stop.set)
 
-    def stored(self, requests: Iterable[Request]) -> None:
+    def stored(self, requests: Iterable[RpcRequest]) -> None:
         """Tell the clients that their events are, those that have not been told otherwise yet."""
         self._call(self._answer, requests, True)
 
-    def refuse(self, request: Request, reason: str) -> None:
+    def refuse(self, request: RpcRequest, reason: str) -> None:
         """Tell the client that its request cannot be read, and end the connection."""
         self._call(self._refuse, request, reason)
 
@@ -151,7 +151,7 @@ class Server(serving.Server[Request], Generic[C]):
         self._reception.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), TICK)
+                await asyncio.wait_for(self._stop.wait(), OVERDUE_CHECK_SECONDS)
             self._fail_overdue()
             self._drop_overdue()
         await self._reception.close()
@@ -164,15 +164,15 @@ class Server(serving.Server[Request], Generic[C]):
             connection.transport.abort()
         await asyncio.sleep(0)
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: RpcConnection) -> None:
         """A connection has come about."""
         self.connections[connection] = None
 
-    def heard(self, connection: Connection) -> None:
+    def heard(self, connection: RpcConnection) -> None:
         """Something has come from it."""
         self._reception.connections.heard(connection.client)
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: RpcConnection) -> None:
         """A connection has ended."""
         self.connections.pop(connection, None)
         self._reception.connections.discard(connection.client)
@@ -197,7 +197,7 @@ class Server(serving.Server[Request], Generic[C]):
             elif config.idle_timeout and not connection.unanswered and now > connection.last + config.idle_timeout:
                 connection.transport.close()
 
-    def took(self, request: Request) -> None:
+    def took(self, request: RpcRequest) -> None:
         """A request has arrived."""
         self._unanswered.append(request)
         self.arrivals.put(request)
@@ -212,17 +212,17 @@ class Server(serving.Server[Request], Generic[C]):
             for connection in self.connections:
                 connection.read_or_not()
 
-    def _answer(self, requests: Iterable[Request], stored: bool) -> None:
+    def _answer(self, requests: Iterable[RpcRequest], stored: bool) -> None:
         for request in requests:
             if not request.answered:
                 self._reply(request, request.connection.wire.answer(request.call, stored=stored))
 
-    def _refuse(self, request: Request, reason: str) -> None:
+    def _refuse(self, request: RpcRequest, reason: str) -> None:
         if not request.answered:
             self._reply(request, request.connection.wire.complaint(request.call, reason))
             request.connection.drop(f"sent a request that cannot be read: {reason}")
 
-    def _reply(self, request: Request, answer: bytes) -> None:
+    def _reply(self, request: RpcRequest, answer: bytes) -> None:
         request.answered = True
         request.call = request.call._replace(content=b"")
         request.connection.unanswered -= 1
@@ -232,10 +232,10 @@ class Server(serving.Server[Request], Generic[C]):
             self._unanswered.popleft()
 
 
-class Connection(asyncio.Protocol):
+class RpcConnection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, server: Server[Any], client: Client) -> None:
+    def __init__(self, server: RpcServer[Any], client: Client) -> None:
         self.server, self.client, self.peer = server, client, client.peer
         self.wire = server.wire()
         self.began = self.last = time.monotonic()
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
         self.unanswered += 1
         if not CALLS[call.name]:
             self.server.metrics.add("AppendReceivedCount")
-        self.server.took(Request(self, call))
+        self.server.took(RpcRequest(self, call))
 
     def send(self, data: bytes) -> None:
         """Something to the client."""
@@ -351,14 +351,14 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
 
-class RpcSource(ServingSource[C, Server[C], Request]):
+class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
     """A source that is called: OK is answered when every required channel has stored the events."""
 
     @abstractmethod
-    def _events(self) -> Events:
+    def _events(self) -> RpcBatchBuilder:
         """What reads the events of requests."""
 
-    def _read(self, server: Server[C], requests: list[Request]) -> tuple[list[Request], Batch]:
+    def _read(self, server: RpcServer[C], requests: list[RpcRequest]) -> tuple[list[RpcRequest], Batch]:
         events = self._events()
         readable = []
         for request in requests:
@@ -371,6 +371,6 @@ class RpcSource(ServingSource[C, Server[C], Request]):
                 readable.append(request)
         return readable, events.batch()
 
-    def _answer(self, server: Server[C], requests: list[Request]) -> None:
+    def _answer(self, server: RpcServer[C], requests: list[RpcRequest]) -> None:
         self.metrics.add("AppendAcceptedCount", sum(not CALLS[request.call.name] for request in requests))
         server.stored(requests)

@@ -15,7 +15,8 @@ from plugins.errors import ANY_FAILURE
 from plugins.shared.tls import TlsServerConfig, refusal
 from plugins.threads import in_words, start_thread
 from sources.connections import Connection, Connections
-from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, TcpConfig
+from sources.listening import MAX_BYTES, Endpoint, EndpointSource, TcpConfig
+from sources.pace import STOP_CHECK_SECONDS
 
 
 class ServingConfig(TlsServerConfig, TcpConfig):
@@ -268,7 +269,7 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
         """Yield the events that clients send."""
         assert self._server is not None
         while not self.stopping.is_set():
-            if taken := self._server.arrivals.take(TICK, MAX_BYTES):
+            if taken := self._server.arrivals.take(STOP_CHECK_SECONDS, MAX_BYTES):
                 requests, batch = self._read(self._server, taken)
                 if requests:
                     self._yielded.append(requests)

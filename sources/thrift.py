@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from types import MappingProxyType
 
 from plugins import Difference
-from plugins.shared.rpcevents import Events
-from plugins.shared.thriftrpc import PROTOCOLS, UNKNOWN_METHOD, Frames, Protocol, Status, ThriftConfig, frame
+from plugins.shared.rpcevents import RpcBatchBuilder
+from plugins.shared.thriftrpc import (
+    PROTOCOLS,
+    UNKNOWN_METHOD,
+    Protocol,
+    ThriftConfig,
+    ThriftFrames,
+    ThriftStatus,
+    frame,
+)
 from sources.listening import Endpoint
-from sources.rpc import CALLS, Call, RpcSource, Server, Wire
+from sources.rpc import CALLS, Call, RpcServer, RpcSource, ServerProtocol
 from sources.rpcconfig import DIFFERENCES, RpcConfig
 
 
@@ -42,30 +50,30 @@ class ThriftSource(RpcSource[ThriftSourceConfig]):
         *DIFFERENCES,
     )
 
-    def _serve(self, endpoint: Endpoint) -> Server[ThriftSourceConfig]:
+    def _serve(self, endpoint: Endpoint) -> RpcServer[ThriftSourceConfig]:
         protocol, most = PROTOCOLS[self.config.protocol], self.config.max_request_bytes
-        return Server(self, endpoint, lambda: ThriftWire(protocol, most))
+        return RpcServer(self, endpoint, lambda: ThriftServerProtocol(protocol, most))
 
-    def _events(self) -> Events:
-        return Events(PROTOCOLS[self.config.protocol].scan)
+    def _events(self) -> RpcBatchBuilder:
+        return RpcBatchBuilder(PROTOCOLS[self.config.protocol].scan)
 
 
-class ThriftWire(Wire):
+class ThriftServerProtocol(ServerProtocol):
     """The calls of one client."""
 
     what = "Thrift"
 
     def __init__(self, protocol: Protocol, max_bytes: int) -> None:
         self._protocol = protocol
-        self._frames = Frames(max_bytes)
+        self._frames = ThriftFrames(max_bytes)
 
     @property
     def held(self) -> int:
-        """See `Wire`."""
+        """See `ServerProtocol`."""
         return self._frames.held
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
-        """See `Wire`."""
+        """See `ServerProtocol`."""
         for content in self._frames.feed(data):
             _, name, serial, at = self._protocol.read_call(content)
             if name in CALLS:
@@ -75,9 +83,11 @@ class ThriftWire(Wire):
                 yield frame(self._protocol.complaint(name[:100], serial, text, UNKNOWN_METHOD))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        """See `Wire`."""
-        return frame(self._protocol.answer(call.name, call.serial, Status.OK if stored else Status.FAILED))
+        """See `ServerProtocol`."""
+        return frame(
+            self._protocol.answer(call.name, call.serial, ThriftStatus.OK if stored else ThriftStatus.FAILED)
+        )
 
     def complaint(self, call: Call, reason: str) -> bytes:
-        """See `Wire`."""
+        """See `ServerProtocol`."""
         return frame(self._protocol.complaint(call.name, call.serial, reason))

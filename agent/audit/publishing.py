@@ -23,8 +23,10 @@ from plugins.shared.kafkaclient import BROKEN, failure, is_broken
 log = logging.getLogger(__name__)
 
 OPTION = "audit.topic"
-PATIENCE_SECONDS = 30.0
-ALIVE_SECONDS = 10.0
+PUBLISH_SECONDS = 30.0
+"""Longest wait for brokers to acknowledge reports, which are sent later where they do not."""
+AUDIT_INTERVAL_SECONDS = 10.0
+"""Interval at which an idle channel reports that time has passed."""
 DAYS = 7
 CLIENT = {"message.timeout.ms": 0, "linger.ms": 1}
 """Whatever it takes, a report is published while its agent lives."""
@@ -95,7 +97,7 @@ class Audit:
                     on_delivery=lambda error, _: answers.append(error),
                 )
                 count += 1
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + PUBLISH_SECONDS
             while len(answers) < count and time.monotonic() < deadline:
                 producer.poll(0.01)  # not longer: another thread's poll may hear the answer
         except (BufferError, Retry, *BROKEN) as e:  # raised, it would have events put or written once more
@@ -126,7 +128,7 @@ def _chain(claim: PartitionClaim) -> str:
 
 
 class Tallies:
-    """Sums by minute of the events that a delivery has taken and not committed; a `Listener` of it."""
+    """Sums by minute of the events that a delivery has taken and not committed; a `DeliveryListener` of it."""
 
     def __init__(self, audit: Audit | None = None) -> None:
         self._audit, self._by = audit, uuid.uuid4().hex[:8]

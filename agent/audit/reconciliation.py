@@ -21,11 +21,12 @@ from plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, 
 from plugins.shared.kafkaclient import reason
 from plugins.shared.kafkaoffsets import read_up_to, watermarks
 
-READ_SECONDS = 20.0
+STORE_READ_SECONDS = 20.0
+"""Time in which Kafka and HDFS answer one request of an audit, a command that has no other work."""
 
 
 @dataclass(frozen=True)
-class Manifest:
+class HdfsCommit:
     """One commit of the `hdfs` sink as it lies on HDFS: these files hold records `start` up to `end`."""
 
     partition: int
@@ -67,15 +68,15 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
         }
     )
     try:
-        metadata = consumer.list_topics(topic, timeout=READ_SECONDS)
-        described = admin.describe_topics(TopicCollection([topic]))[topic].result(READ_SECONDS)
+        metadata = consumer.list_topics(topic, timeout=STORE_READ_SECONDS)
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(STORE_READ_SECONDS)
         claim = PartitionClaim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1)
         partitions = sorted(metadata.topics[topic].partitions)
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
         for partition in partitions:
             at = TopicPartition(topic, partition, OFFSET_BEGINNING)
-            _, end = watermarks(consumer, at, READ_SECONDS)
-            for message in read_up_to(consumer, at, end, READ_SECONDS):
+            _, end = watermarks(consumer, at, STORE_READ_SECONDS)
+            for message in read_up_to(consumer, at, end, STORE_READ_SECONDS):
                 offset, headers = cast("int", message.offset()), cast("Any", message.headers() or ())
                 record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
                 records[partition] += filter(None, [decode(iter([record]), claim._replace(partition=partition))])
@@ -91,7 +92,7 @@ class HdfsReader:
 
     def __init__(self, webhdfs: str) -> None:
         pyhdfs = require("pyhdfs", "hdfs")
-        self._client: Any = pyhdfs.HdfsClient(hosts=webhdfs, user_name="flafka", timeout=READ_SECONDS)
+        self._client: Any = pyhdfs.HdfsClient(hosts=webhdfs, user_name="flafka", timeout=STORE_READ_SECONDS)
         self._absent: Any = pyhdfs.HdfsFileNotFoundException
 
     def walk(self, root: str) -> Iterator[str]:
@@ -118,7 +119,7 @@ class HdfsReader:
         own = ".flafka"
         return [path for path in self.walk(root) if not any(p.startswith(own) for p in PurePosixPath(path).parts)]
 
-    def manifests(self, root: str) -> list[Manifest]:
+    def manifests(self, root: str) -> list[HdfsCommit]:
         """The commit record below a directory, all partitions and epochs."""
         found = []
         for path in self.walk(f"{root}/.flafka/chain"):
@@ -126,7 +127,7 @@ class HdfsReader:
             if content.get("successor") or content["start"] == content["end"]:
                 continue  # where the record begins, or was closed
             files = tuple(file["final"] for file in content["files"])
-            found.append(Manifest(content["partition"], content["start"], content["end"], files))
+            found.append(HdfsCommit(content["partition"], content["start"], content["end"], files))
         return found
 
 
@@ -158,7 +159,7 @@ def reconcile(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -
     return found
 
 
-def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[Manifest]) -> Iterator[str]:
+def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
     """Records that are in no commit, or in more than one."""
     held: dict[int, Counter[int]] = defaultdict(Counter)
     for manifest in manifests:

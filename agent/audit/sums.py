@@ -143,7 +143,7 @@ def read(body: bytes) -> Report | None:
 _decoder = msgspec.json.Decoder(Report)
 
 
-class Difference(NamedTuple):
+class Discrepancy(NamedTuple):
     """A stage in a minute, against what was put in."""
 
     minute: int
@@ -215,7 +215,7 @@ class Ledger(msgspec.Struct):
             stages[report.stage] = stages.get(report.stage, Sum()).plus(sum_, times)
             self.changed[minute] = time
 
-    def compared(self, groups: Iterable[str] = ()) -> Iterator[Difference]:
+    def compared(self, groups: Iterable[str] = ()) -> Iterator[Discrepancy]:
         """Every minute and group; also groups that must be there and were never heard of. Nothing before
         anything was put: what another program writes into a topic is in no report."""
         if PUT not in self.stages:
@@ -223,9 +223,9 @@ class Ledger(msgspec.Struct):
         expected = sorted({*self.stages, *groups} - {PUT})
         for minute, stages in sorted(self.minutes.items()):
             for stage in expected:
-                yield Difference(minute, stage, stages.get(PUT, Sum()), stages.get(stage, Sum()))
+                yield Discrepancy(minute, stage, stages.get(PUT, Sum()), stages.get(stage, Sum()))
 
-    def news(self, since: int) -> list[Difference]:
+    def news(self, since: int) -> list[Discrepancy]:
         """Differences in minutes that are quiet since then, each once, and once more when it is another or none.
 
         A minute that was quiet for a day is forgotten: what comes later is compared by itself.

@@ -13,7 +13,7 @@ import click
 from agent.cli.configured import Chosen, load_or_exit
 from agent.options import AgentOptions
 
-SECONDS = 5.0
+MONITORING_RESPONSE_SECONDS = 5.0
 """Longest time for an answer."""
 
 
@@ -37,7 +37,7 @@ class Address:
     def ask(self, path: str) -> dict[str, Any]:
         """The JSON of a page such as `/api/state`, without any proxy. Raises NoAnswer."""
         kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
-        connection = kind(self.host, self.port, timeout=SECONDS)
+        connection = kind(self.host, self.port, timeout=MONITORING_RESPONSE_SECONDS)
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             connection.request("GET", path, headers=headers)

@@ -30,7 +30,7 @@ from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import TopicMissing, stream_client, unreachable
 
 NOT_STARTED = "it would not start"
-CONNECT_SECONDS = 15.0
+PROBES_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
 
 
@@ -99,7 +99,7 @@ def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diag
     for component in waiting:
         threading.Thread(target=lambda c=component: answers.put((c, _ask(c, spec))), daemon=True).start()
     found = _probe_monitoring(spec, running)
-    deadline = time.monotonic() + CONNECT_SECONDS
+    deadline = time.monotonic() + PROBES_SECONDS
     while waiting:
         try:
             component, sentences = answers.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -108,7 +108,7 @@ def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diag
         waiting.remove(component)
         found += [_diagnostic(text, component, mode) for text in sentences if not _own(text, running)]
     for component in waiting:
-        message = f"gave no answer within {CONNECT_SECONDS:.0f} s"
+        message = f"gave no answer within {PROBES_SECONDS:.0f} s"
         found.append(Diagnostic("error", component.place, component.path, message))
     return sorted(found, key=lambda diagnostic: diagnostic.place.line)
 
@@ -124,7 +124,7 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
         return
     stream = made.stream(None)
     with contextlib.suppress(KafkaException):
-        there = AdminClient(stream_client(stream)).list_topics(timeout=CONNECT_SECONDS / 2).topics
+        there = AdminClient(stream_client(stream)).list_topics(timeout=PROBES_SECONDS / 2).topics
         for topic in sorted(topics & there.keys()):
             replicas = min((len(one.replicas) for one in there[topic].partitions.values()), default=0)
             if replicas < made.replication:

@@ -32,7 +32,7 @@ from agent.audit.reconciliation import (
     solr_documents,
     stored,
 )
-from agent.cli.demo_outcome import Found, console
+from agent.cli.demo_outcome import DemoResult, console
 from agent.cli.output import json_option
 from agent.services import ServiceError
 from agent.services.cluster import Cluster, data_directory
@@ -40,7 +40,7 @@ from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.jars import ensure_all
 from agent.services.kafka import KafkaCluster
-from agent.services.logs import CONF, Intake
+from agent.services.logs import CONF, LogPorts
 from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SolrCluster
 from agent.services.spark import spark_home
@@ -117,7 +117,7 @@ def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> 
         sys.exit(1)
 
 
-def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> Found:
+def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> DemoResult:
     with ExitStack() as stack:
         stack.enter_context(_plainly())
         ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark", *(["yarn"] if on_yarn else ()))
@@ -185,7 +185,7 @@ class _Run:
         self.home, self.runner = home / "agent", runner
         self.home.mkdir(parents=True)
         self.syslog, metrics, log4j, avro = free_ports(4)
-        intake = Intake(log4j, avro)
+        intake = LogPorts(log4j, avro)
         for cluster in (self.kafka, *self.stores):
             cluster.logs_to = intake
             cluster.reserve()
@@ -284,7 +284,7 @@ class _Run:
         if self.agent.ended() != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.home}/agent.log")
 
-    def look(self) -> Found:
+    def look(self) -> DemoResult:
         """Read everything back."""
         channel_class = cast("type[KafkaBackedChannel]", Components().get("channel", "kafka"))
         records = read_topic(self.kafka.bootstrap_servers, TOPIC, channel_class)
@@ -293,7 +293,7 @@ class _Run:
         reader = HdfsReader(self.hdfs.webhdfs)
         hdfs = reconcile(records, reader, ROOT)
         rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
-        found = Found(self.counters, len(channel), self.to_send, self.yarn is not None)
+        found = DemoResult(self.counters, len(channel), self.to_send, self.yarn is not None)
         found.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
         logged = Counter((e.headers["application"], e.headers["level"]) for e in events if "application" in e.headers)
         found.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)

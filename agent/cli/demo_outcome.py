@@ -21,7 +21,7 @@ console = Console(highlight=False)
 
 
 @dataclass
-class Found:
+class DemoResult:
     """What came of it: what the agent counted, and what was read back."""
 
     counters: dict[str, dict[str, str]]

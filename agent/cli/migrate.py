@@ -9,16 +9,20 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from agent.cli.configured import show
 from agent.cli.output import json_option
-from agent.config.diagnostics import Diagnostic
+from agent.config.diagnostics import Diagnostic, DiagnosticCollector
+from agent.config.load import load_part
 from agent.config.migration import Line, Migration, Verdict
 from agent.config.migration import migrate as migrated
+from agent.flumechannel.importing import import_events
 from plugins import Components, FlafkaError
 
 HEADINGS: dict[Verdict, tuple[str, str]] = {
@@ -39,6 +43,12 @@ HEADINGS: dict[Verdict, tuple[str, str]] = {
     metavar="FILE",
     help="File to write; if unset, NAME-flafka.conf beside NAME.conf.",
 )
+@click.option(
+    "--import-channel",
+    "channel",
+    metavar="CHANNEL",
+    help="Instead, move what Flume has not delivered into this channel of FILE's agent, which has stopped.",
+)
 @click.option("--force", is_flag=True, help="Replace the file to write if there is one.")
 @click.option("--all", "everything", is_flag=True, help="Show every line and every note on it.")
 @click.option("-c", "--conf", metavar="DIR", help="Flume's conf directory, where Hadoop's files are looked for.")
@@ -50,6 +60,7 @@ def migrate(
     file: Path,
     name: str | None,
     output: Path | None,
+    channel: str | None,
     force: bool,
     everything: bool,
     conf: str | None,
@@ -62,12 +73,18 @@ def migrate(
     what to write instead, and warnings on any line; of the others, their number. No server is asked. FILE stays as
     it is.
 
-    Exit code: 0 if nothing needs porting, else 2.
+    With --import-channel, a channel `file` gets what Flume's file channel has left in the same directories: each
+    event that was put and not taken, once. Flume and the agent have to be stopped. Killed, the command is run again.
+    Flume's files are in directories flume-… there afterwards.
+
+    Exit code: 0 if nothing needs porting, and each event could be read, else 2.
     """
     if conf is not None:
         os.environ["FLUME_CONF_DIR"] = str(Path(conf).absolute())
     system = {key: value for key, _, value in (text.partition("=") for text in define)}
     components = Components()
+    if channel is not None:
+        _import(file, name, channel, components, system, as_json=as_json)
     found = migrated(file, name, components=components, system=system)
     target = output or _beside(file, found)
     refused = _write(file, target, found, force=force)
@@ -82,6 +99,37 @@ def migrate(
     if found.content is not None and not as_json:
         _say_what_is_written(file, target, found)
     sys.exit(0 if found.ok else 2)
+
+
+def _import(
+    file: Path, name: str | None, channel: str, components: Components, system: Mapping[str, str], *, as_json: bool
+) -> NoReturn:
+    """Import what Flume has left for a channel, report it, and exit."""
+    report = DiagnosticCollector("normal")
+    spec = load_part(file, name, report, components=components, system=system)
+    chosen = next((one for one in spec.channels if one.name == channel), None) if spec is not None else None
+    if chosen is None:
+        show((one for one in report.diagnostics() if one.severity == "error"), sys.stderr)
+        raise FlafkaError(f"{file} has no channel {channel} that can be read")
+    try:
+        done = import_events(chosen.make())
+    except OSError as e:
+        raise FlafkaError(f"{e.filename or file}: {e.strerror}") from e
+    if as_json:
+        click.echo(json.dumps({"channel": channel, **asdict(done)}, indent=2))
+    else:
+        for damage in done.damages:
+            click.echo(damage, err=True)
+        if not done.moved_to:
+            click.echo(f"channel {channel}: Flume has left nothing to import")
+        else:
+            click.echo(
+                f"channel {channel}: imported what Flume had not delivered, {done.events} events now; its files are "
+                f"in directories {done.moved_to} of checkpointDir and dataDirs: delete them when nobody goes back"
+            )
+        if done.lost:
+            click.echo(f"events that could not be read, and are lost: {done.lost}", err=True)
+    sys.exit(2 if done.lost else 0)
 
 
 def _beside(file: Path, found: Migration) -> Path:

@@ -20,8 +20,9 @@ from agent.cli.output import json_option
 from agent.cli.running import running_agents
 from agent.topology import AgentSpec
 
-WAIT_SECONDS = 120.0
-SILENT_SECONDS = 15.0
+RELOAD_SECONDS = 120.0
+"""Longest wait for an agent to take over its new configuration."""
+UNMONITORED_RELOAD_SECONDS = 15.0
 """Longest wait for an agent whose monitoring did not answer before: the new configuration may begin it."""
 
 
@@ -54,7 +55,8 @@ def reload(chosen: Chosen, as_json: bool) -> None:
         if not as_json:
             click.echo(f"agent {spec.name}, process {pid}, reads its configuration")
     about = {"agent": spec.name, "processes": running}
-    waiting = WAIT_SECONDS if answered else SILENT_SECONDS if address_in(spec.options) is not None else 0.0
+    unanswered = 0.0 if address_in(spec.options) is None else UNMONITORED_RELOAD_SECONDS
+    waiting = RELOAD_SECONDS if answered else unanswered
     deadline = time.monotonic() + waiting
     while time.monotonic() < deadline:
         now = _reloads(spec, running)

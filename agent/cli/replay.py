@@ -86,7 +86,7 @@ def replay(
         going_on = "go on with the replay of" if planned.begun else "replay"
         confirm(f"{going_on} {planned.records:,} records to {planned.sink.path}?", yes)
         with ending_though_a_sink_hangs():
-            outcome = planned.run(_Progress())
+            outcome = planned.run(_ProgressLine())
         _tell(planned, outcome, spec)
 
 
@@ -118,7 +118,7 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
         click.echo(f"{text}, through its interceptors {names}" if names else text, err=True)
 
 
-class _Progress:
+class _ProgressLine:
     """A line on standard error every so many seconds."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from agent.withoutpandas import do_without_pandas
 
 log = logging.getLogger("agent")
 
-LOOK_SECONDS = 0.5
+DRAIN_CHECK_SECONDS = 0.5
 """A drain asks the brokers so often."""
 SAME_SECONDS = 1.0
 """Within this time a second signal is the same request: GNU timeout signals a process and its group."""
@@ -101,7 +101,7 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
         stuck, systemd = False, Systemd()
-        while (asked := _next(signals, LOOK_SECONDS)) in (0, signal.SIGHUP):
+        while (asked := _next(signals, DRAIN_CHECK_SECONDS)) in (0, signal.SIGHUP):
             if asked and terminal and not _has_terminal():  # it was closed: that is no request to read anything
                 break
             if reloader is not None:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import click
 
 from agent.cli.output import json_option
-from agent.pipelinetests import Mistaken, Result, tests_of
+from agent.pipelinetests import Mistaken, PipelineTestResult, tests_of
 from plugins import FlafkaError
 
 
@@ -30,7 +30,7 @@ def test(files: tuple[Path, ...], junit: Path | None, as_json: bool) -> None:
     as expected, 1 where not, 2 where a file is no test.
     """
     began = time.monotonic()
-    results: list[Result] = []
+    results: list[PipelineTestResult] = []
     mistakes: list[str] = []
     for file in files:
         try:
@@ -56,7 +56,7 @@ def test(files: tuple[Path, ...], junit: Path | None, as_json: bool) -> None:
     sys.exit(2 if mistakes else 1 if failed else 0)
 
 
-def _write(file: Path, results: Sequence[Result], mistakes: Sequence[str]) -> None:
+def _write(file: Path, results: Sequence[PipelineTestResult], mistakes: Sequence[str]) -> None:
     counts = {"tests": str(len(results)), "failures": str(sum(bool(one.differences) for one in results))}
     suite = ET.Element("testsuite", {"name": "agent test", **counts, "errors": str(len(mistakes))})
     for one in results:

@@ -35,7 +35,7 @@ NUMBERS = range(1, COLUMNS.index("STATE"))
 
 
 @dataclass(frozen=True)
-class Row:
+class ComponentRow:
     """One component now."""
 
     id: str
@@ -118,7 +118,7 @@ def _refuse_another(chosen: Chosen, address: Address, graph: dict[str, Any]) -> 
     )
 
 
-def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[Row]:
+def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[ComponentRow]:
     """Yield the components in the order in which events pass them."""
     for node in sorted(graph["nodes"], key=lambda node: ("source", "channel", "sink").index(node["kind"])):
         own = [_row(one, state) for one in node["interceptors"]]
@@ -128,7 +128,7 @@ def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[Row]:
             yield from (_row(node, state), *own)
 
 
-def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
+def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
     key, kind = node["metrics"], node["kind"]
     figures = {name: float(text) for name, text in state["figures"].get(key, {}).items() if _is_number(text)}
     kinds = [word for word in ("failing", "degraded", "standby") if key in state.get(word, {})]
@@ -138,7 +138,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
         lag, unit = figures.get("ChannelSize"), "events"
     again = figures.get("RetryTime")
     name = node["name"] if kind != "interceptor" else ".".join(node["id"].split(".")[-3::2])
-    return Row(
+    return ComponentRow(
         *(node["id"], kind, name, node["type"]),
         kinds[0] if kinds else "ok",
         reason,
@@ -198,7 +198,7 @@ def problems(state: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ComponentRow) -> tuple[str, ...]:
     """A row of the table."""
     state = row.state
     if row.filtered and row.state == "ok":
@@ -265,7 +265,7 @@ def _configuration(state: dict[str, Any]) -> tuple[Any, Any]:
     return state["started"], state.get("configured")
 
 
-def fitting(found: Sequence[Row], most: int) -> list[Row]:
+def fitting(found: Sequence[ComponentRow], most: int) -> list[ComponentRow]:
     """The rows to show where there is room for so many: what is not well and what moves events first, in their
     order."""
     if len(found) <= most:

@@ -14,7 +14,7 @@ from agent.cli.kafka_admin import naming_brokers
 from agent.cli.output import json_option, utc
 
 if TYPE_CHECKING:
-    from agent.tracing import Followed, Trace
+    from agent.tracing import SinkTrace, Trace
 
 COLOURS = {"delivered": "green", "waiting": "yellow", "dead letter": "red", "missing": "red"}
 
@@ -66,7 +66,7 @@ def _lines(found: Trace) -> Iterator[str]:
         yield from _at(one)
 
 
-def _at(one: Followed) -> Iterator[str]:
+def _at(one: SinkTrace) -> Iterator[str]:
     state = click.style(one.state, fg=COLOURS.get(one.state))
     yield f"{click.style(one.sink, bold=True)} ({one.type})  {state}{f': {one.why}' if one.why else ''}"
     for place in one.places:

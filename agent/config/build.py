@@ -7,13 +7,13 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from agent.config import headers, kafka, storage
-from agent.config.components import Reader
-from agent.config.diagnostics import Report
+from agent.config.components import ComponentReader
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.joins import Joins
-from agent.config.parts import Groups, Part, names_in, parts, sort, without_remark
+from agent.config.parts import ComponentProperties, Groups, names_in, parts, sort, without_remark
 from agent.config.paths import absolute_paths
 from agent.config.properties import Property, words
-from agent.config.runners import Drain, objections
+from agent.config.runners import SinkBinding, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
 from agent.hadoop import hadoop_configuration
@@ -53,10 +53,15 @@ class Builder:
     """Builds one agent, once. `properties` are the agent's own, without its name, resolved and not empty."""
 
     def __init__(
-        self, agent: str, file: str, properties: Mapping[str, Property], report: Report, components: Components
+        self,
+        agent: str,
+        file: str,
+        properties: Mapping[str, Property],
+        report: DiagnosticCollector,
+        components: Components,
     ) -> None:
         self.agent, self.file, self.report = agent, file, report
-        self.reader = Reader(components, report)
+        self.reader = ComponentReader(components, report)
         self.written = sort(agent, properties, report)
         places = [prop.place for prop in self.written.lists.values()]
         self.place = min(places, key=lambda place: place.line, default=Place(file, 0))
@@ -120,7 +125,7 @@ class Builder:
 
     # --- parts
 
-    def _listed(self, kind: str) -> Iterator[Part]:
+    def _listed(self, kind: str) -> Iterator[ComponentProperties]:
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
         names = without_remark(names_in(listed, self.report, path), groups, listed, path, self.report)
         if kind == "channels":
@@ -129,11 +134,11 @@ class Builder:
             self.joins.unjoined.add(KINDS[kind])
         return parts(KINDS[kind], names, listed, groups, path, self.report)
 
-    def _channel(self, part: Part) -> ChannelSpec | None:
+    def _channel(self, part: ComponentProperties) -> ChannelSpec | None:
         self.lines[part.path] = dict(part.properties)
         return _extended(ChannelSpec, self.reader.read(part))
 
-    def _source(self, part: Part) -> SourceSpec | None:
+    def _source(self, part: ComponentProperties) -> SourceSpec | None:
         self.lines[part.path] = dict(part.properties)
         names = self.joins.read(part, "channels", "channel")
         written = part.take("interceptors"), part.take_all("interceptors.")
@@ -147,7 +152,7 @@ class Builder:
             self.joins.fills[name].append(part.path)
         return _extended(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
 
-    def _sink(self, part: Part, default: Runner) -> SinkSpec | None:
+    def _sink(self, part: ComponentProperties, default: Runner) -> SinkSpec | None:
         self.lines[part.path] = dict(part.properties)
         names = self.joins.read(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
@@ -170,7 +175,7 @@ class Builder:
         own = {"interceptors": interceptors, "group": own_group, "runner": runner, "tolerance": tolerance}
         return _extended(SinkSpec, base, channel=names[0], **own)
 
-    def _tolerance(self, part: Part) -> Tolerance:
+    def _tolerance(self, part: ComponentProperties) -> Tolerance:
         written = {option.name: prop for option in SinkErrors.options() if (prop := part.take(option.name))}
         config, problems = SinkErrors.parse({name: prop.value for name, prop in written.items()})
         for problem in problems:
@@ -180,7 +185,7 @@ class Builder:
         return Tolerance(config.tolerance, config.window) if config else Tolerance()
 
     def _interceptors(
-        self, owner: Part, listed: Property | None, properties: Mapping[str, Property]
+        self, owner: ComponentProperties, listed: Property | None, properties: Mapping[str, Property]
     ) -> tuple[ComponentSpec, ...]:
         path = f"{owner.path}.interceptors"
         groups: Groups = {}
@@ -210,7 +215,7 @@ class Builder:
                 self.report.error(part.place, part.path, message)
         return tuple(found)
 
-    def _runner(self, part: Part, default: Runner) -> Runner:
+    def _runner(self, part: ComponentProperties, default: Runner) -> Runner:
         written = part.take("runner")
         for name, prop in part.take_all("runner.").items():
             # Flume's documentation shows `runner.type` and the like; no version reads them.
@@ -277,7 +282,7 @@ class Builder:
         for spec in sinks:
             if (channel := self.joins.channels.get(spec.channel)) is None:
                 continue
-            drain = Drain(
+            drain = SinkBinding(
                 cast(type[Sink | StreamingSink], spec.cls),
                 cast(type[Channel], channel.cls),
                 competing=len(self.joins.competitors(spec.channel, spec.group)) > 1,

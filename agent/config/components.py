@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from agent.config import catalogue
-from agent.config.diagnostics import Report
-from agent.config.parts import Part
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties
 from agent.config.paths import absolute_paths
 from agent.config.properties import Property
 from agent.topology import ComponentSpec
@@ -35,7 +35,7 @@ COMMON = {
 """Options that all components of a kind have, and that the agent itself reads."""
 
 
-def missing(part: Part, name: str, hint: str, report: Report) -> None:
+def missing(part: ComponentProperties, name: str, hint: str, report: DiagnosticCollector) -> None:
     """Report a missing common option, or the one that is it but for a typing error."""
     mistyped = next((other for other in part.properties if suggestion(other, [name])), None)
     if mistyped is None:
@@ -45,13 +45,13 @@ def missing(part: Part, name: str, hint: str, report: Report) -> None:
         report.error(prop.place, part.path, message)
 
 
-class Reader:
+class ComponentReader:
     """Reads components of one configuration."""
 
-    def __init__(self, components: Components, report: Report) -> None:
+    def __init__(self, components: Components, report: DiagnosticCollector) -> None:
         self.components, self.report = components, report
 
-    def read(self, part: Part) -> ComponentSpec | None:
+    def read(self, part: ComponentProperties) -> ComponentSpec | None:
         """The component; None where its class or its options cannot be had."""
         written = part.take("type")
         if written is None:
@@ -107,7 +107,7 @@ class Reader:
         """Return the types that there are, as part of a sentence."""
         return f"built are: {', '.join(cls.type_name for cls in self.components.all(kind)) or 'none'}"
 
-    def _class(self, part: Part, written: Property) -> type[Component[Any]] | None:
+    def _class(self, part: ComponentProperties, written: Property) -> type[Component[Any]] | None:
         try:
             return self.components.get(part.kind, written.value)
         except UnusableType as e:
@@ -133,13 +133,13 @@ class Reader:
         self.report.error(written.place, part.path, message)
         return None
 
-    def _tell_differences(self, part: Part, written: Property, cls: type[Component[Any]]) -> None:
+    def _tell_differences(self, part: ComponentProperties, written: Property, cls: type[Component[Any]]) -> None:
         for one in cls.differences:
             concerned = part.properties.get(one.option) if one.option else written
             if concerned:
                 self.report.note(concerned.place, part.path, str(one), differs=one.seen)
 
-    def _tell_comments(self, part: Part) -> None:
+    def _tell_comments(self, part: ComponentProperties) -> None:
         """Values that name something and end in what was probably meant as a comment."""
         for name, prop in part.properties.items():
             if _NAMES.search(name) and (found := _BEHIND.search(prop.value)):
@@ -148,7 +148,7 @@ class Reader:
                     prop.place, part.path, f"{behind!r} is a part of {name}, as in Flume{comment_behind(prop)}"
                 )
 
-    def _tell_accepted(self, part: Part, config_class: type[Config], told: Collection[str]) -> None:
+    def _tell_accepted(self, part: ComponentProperties, config_class: type[Config], told: Collection[str]) -> None:
         """Options of Flume's that have no effect, and older names."""
         newer = {older: new for new, older in config_class.older.items()}
         without = config_class.without_effect()
@@ -161,7 +161,7 @@ class Reader:
             elif name in newer:
                 self.report.note(prop.place, part.path, f"{name} is a former name of {newer[name]}")
 
-    def _caution(self, part: Part, caution: Problem) -> None:
+    def _caution(self, part: ComponentProperties, caution: Problem) -> None:
         prop = part.properties.get(caution.option)
         place, message = prop.place if prop else part.place, f"{caution.option} {caution.message}"
         if caution.uninstalled:
@@ -177,7 +177,7 @@ class Reader:
             instead = {f"{part.path}.{name}": value for name, value in instead.items()}
         self.report.warn(place, part.path, message, differs=not caution.as_in_flume, instead=instead)
 
-    def _bug(self, part: Part, cls: type[Component[Any]], what: str, error: BaseException) -> None:
+    def _bug(self, part: ComponentProperties, cls: type[Component[Any]], what: str, error: BaseException) -> None:
         culprit = blamed(error) or described(cls)
         message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
         self.report.error(part.place, part.path, message)
@@ -189,7 +189,7 @@ class Reader:
             if name in declared or _SECRET_NAME.search(name):
                 self.report.secret(prop.value, "****")
 
-    def _unknown(self, part: Part, cls: type[Component[Any]], problem: Problem) -> None:
+    def _unknown(self, part: ComponentProperties, cls: type[Component[Any]], problem: Problem) -> None:
         place, message = part.properties[problem.option].place, problem.message
         if not message.endswith("?"):
             message += suggestion(problem.option, COMMON[part.kind])
@@ -213,7 +213,7 @@ class Reader:
             if any(one.name == option and not one.ignored for one in cls.config_class.options())
         )
 
-    def _wrong(self, part: Part, problem: Problem) -> None:
+    def _wrong(self, part: ComponentProperties, problem: Problem) -> None:
         prop = part.properties.get(problem.option)
         concerned = [prop] if prop else part.properties.values() if not problem.option else []
         if any(not one.resolved for one in concerned):

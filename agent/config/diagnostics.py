@@ -36,7 +36,7 @@ class Diagnostic:
         return f"{self.place}: {level}{component}{self.message}"
 
 
-class Report:
+class DiagnosticCollector:
     """Collector of diagnostics, which keeps secrets out of them. In mode `strict` warnings are errors."""
 
     def __init__(self, mode: Mode) -> None:

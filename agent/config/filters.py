@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from agent.config import catalogue
 from agent.config.components import missing
-from agent.config.diagnostics import Report
-from agent.config.parts import Groups, Part, names_in, parts
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties, Groups, names_in, parts
 from agent.config.properties import Property
 from agent.config.substitution import Filter, Unresolved
 from plugins.problems import suggestion
@@ -19,7 +19,7 @@ BUILT = "built are: env, external"
 
 
 def config_filters(
-    agent: str, properties: Mapping[str, Property], environment: Mapping[str, str], report: Report
+    agent: str, properties: Mapping[str, Property], environment: Mapping[str, str], report: DiagnosticCollector
 ) -> dict[str, Filter]:
     """The config filters an agent lists, by name. `properties` are the agent's own, without its name."""
     listed, path, groups = properties.get("configfilters"), f"{agent}.configfilters", Groups()
@@ -35,7 +35,7 @@ def config_filters(
     return made
 
 
-def _filter(part: Part, environment: Mapping[str, str], report: Report) -> Filter | None:
+def _filter(part: ComponentProperties, environment: Mapping[str, str], report: DiagnosticCollector) -> Filter | None:
     written = part.take("type")
     if written is None:
         missing(part, "type", BUILT, report)

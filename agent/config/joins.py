@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from agent.config.components import comment_behind, missing
-from agent.config.diagnostics import Report
-from agent.config.parts import Part, Written, names_in, without_remark
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import AgentProperties, ComponentProperties, names_in, without_remark
 from agent.config.properties import Property, words
 from agent.config.transactions import larger_than_transaction
 from agent.topology import ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
@@ -20,7 +20,11 @@ class Joins:
     """Of one agent. `lines` has the properties of each of its components, by path, before that one is read here."""
 
     def __init__(
-        self, agent: str, written: Written, lines: Mapping[str, Mapping[str, Property]], report: Report
+        self,
+        agent: str,
+        written: AgentProperties,
+        lines: Mapping[str, Mapping[str, Property]],
+        report: DiagnosticCollector,
     ) -> None:
         self._agent, self._written, self._lines, self._report = agent, written, lines, report
         self.channels: dict[str, ChannelSpec | None] = {}
@@ -36,7 +40,7 @@ class Joins:
         self._overflows: dict[str, str] = {}
         """By channel that holds an overflow: the path of the one whose it is."""
 
-    def read(self, part: Part, name: str, mistaken: str) -> tuple[str, ...]:
+    def read(self, part: ComponentProperties, name: str, mistaken: str) -> tuple[str, ...]:
         """The channels a source or sink is joined to, of those there are."""
         listed = part.take(name)
         if listed is None and (listed := part.take(mistaken)) is not None:

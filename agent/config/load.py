@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.config.build import Builder
-from agent.config.diagnostics import Diagnostic, Mode, Report
+from agent.config.diagnostics import Diagnostic, DiagnosticCollector, Mode
 from agent.config.filters import config_filters
 from agent.config.parts import AGENT_WORDS
 from agent.config.properties import Property, agents_in, last_wins, parse, path_of
@@ -42,7 +42,7 @@ def load(
     diagnostic is an error. `system` holds `-D` properties. With `notes`, notes are among the diagnostics. Nothing
     is started and no server is asked. Never raises for the content of a file.
     """
-    report = Report(mode)
+    report = DiagnosticCollector(mode)
     spec = load_part(
         file, agent_name, report, more=more, components=components, system=system, environment=environment
     )
@@ -52,7 +52,7 @@ def load(
 def load_part(
     file: str | Path,
     agent_name: str | None,
-    report: Report,
+    report: DiagnosticCollector,
     *,
     more: Sequence[Path] = (),
     components: Components,
@@ -80,13 +80,13 @@ def load_part(
 
 def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) -> str | None:
     """The name of the agent that `load` reads, whatever is wrong with it; None where none can be chosen."""
-    report = Report("normal")
+    report = DiagnosticCollector("normal")
     texts = {str(path): _read(path, report) for path in (file, *more)}
     lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
     return _choose(last_wins(lines, report), agent_name, str(file), report)
 
 
-def _read(file: Path, report: Report) -> str | None:
+def _read(file: Path, report: DiagnosticCollector) -> str | None:
     place = Place(str(file), 0)
     try:
         with file.open("rb") as opened:
@@ -109,7 +109,9 @@ def encoding_of(content: bytes) -> str:
     return "utf-8"
 
 
-def _choose(properties: Mapping[str, Property], wanted: str | None, file: str, report: Report) -> str | None:
+def _choose(
+    properties: Mapping[str, Property], wanted: str | None, file: str, report: DiagnosticCollector
+) -> str | None:
     """The agent to load."""
     agents = agents_in(properties)
     place = Place(file, 0)
@@ -132,7 +134,7 @@ def _agent(
     name: str,
     properties: Mapping[str, Property],
     file: Path,
-    report: Report,
+    report: DiagnosticCollector,
     components: Components,
     system: Mapping[str, str],
     environment: Mapping[str, str],
@@ -169,7 +171,7 @@ def _agent(
     return replace(spec, more=more, paths=report.paths, shown={key: clean(value) for key, value in written.items()})
 
 
-def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], report: Report) -> None:
+def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], report: DiagnosticCollector) -> None:
     """Tell of lines that belong to no agent and that nothing refers to."""
     agents = agents_in(properties)
     lines = Counter(name.partition(".")[0] for name in properties)

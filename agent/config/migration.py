@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from agent.config.diagnostics import Diagnostic, Report, Severity
+from agent.config.diagnostics import Diagnostic, DiagnosticCollector, Severity
 from agent.config.load import chosen_agent, encoding_of, load_part
 from agent.config.properties import LINE, Property, agents_in, parse, path_of
+from agent.flumechannel.importing import foreseen
 from agent.topology import AgentSpec
 from plugins import Caution, Components
 
@@ -95,7 +96,7 @@ def migrate(
     something else than what happens here is replaced, below a comment that says why and the line as it was. Above one
     that needs porting stands a comment that says so. What was replaced once is not replaced again.
     """
-    report = Report("normal")
+    report = DiagnosticCollector("normal")
     spec = load_part(file, agent_name, report, components=components, system=system, environment=environment)
     agent = chosen_agent(file, agent_name)
     about: dict[int, list[Diagnostic]] = {}
@@ -108,7 +109,7 @@ def migrate(
         return Migration(agent, [], lines, None)
     encoding = encoding_of(content)
     text = content.decode(encoding)
-    properties = parse(text, str(file), Report("normal"))
+    properties = parse(text, str(file), DiagnosticCollector("normal"))
     agents = agents_in(prop.name for prop in properties)
     others = set(agents) - {agent}
     names = {prop.name for prop in properties}
@@ -145,7 +146,8 @@ def _beyond_ascii(text: str, properties: Iterable[Property]) -> Iterator[Diagnos
 def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:
     """What a Flume on this host has left for the channels."""
     for channel in spec.channels if spec is not None else ():
-        for sentence in channel.make().left_by_flume():
+        command = f"agent migrate --import-channel {channel.name} FILE"
+        for sentence in foreseen(channel.make(), command):
             severity: Severity = "warning" if isinstance(sentence, Caution) else "error"
             yield Diagnostic(severity, channel.place, channel.path, sentence, differs=True)
 

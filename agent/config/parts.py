@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.properties import BLANKS, LISTS, Property, words
 from agent.options import AgentOptions
 from agent.topology import Place
@@ -18,7 +18,7 @@ AGENT_WORDS = sorted({*LISTS, *(option.name.partition(".")[0] for option in Agen
 
 
 @dataclass
-class Part:
+class ComponentProperties:
     """What is written about one component, before it is understood."""
 
     kind: str
@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass
-class Written:
+class AgentProperties:
     """All that is written about one agent."""
 
     lists: dict[str, Property] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class Written:
     components: dict[str, Groups] = field(default_factory=lambda: {kind: {} for kind in LISTS})
 
 
-def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Written:
+def sort(agent: str, properties: Mapping[str, Property], report: DiagnosticCollector) -> AgentProperties:
     """Sort an agent's properties, which come by name without the agent's; lines that mean nothing are reported."""
-    written = Written()
+    written = AgentProperties()
     strange: Groups = {}
     for key, prop in properties.items():
         head, _, rest = key.partition(".")
@@ -77,7 +77,7 @@ def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Writ
     return written
 
 
-def names_in(listed: Property | None, report: Report, path: str, *, twice: str = "") -> list[str]:
+def names_in(listed: Property | None, report: DiagnosticCollector, path: str, *, twice: str = "") -> list[str]:
     """The names of a list, each once; what is wrong with the list is reported.
 
     `twice` says what Flume does with a name that is there twice, where it does otherwise.
@@ -96,7 +96,7 @@ def names_in(listed: Property | None, report: Report, path: str, *, twice: str =
 
 
 def without_remark(
-    names: list[str], known: Container[str], listed: Property | None, path: str, report: Report
+    names: list[str], known: Container[str], listed: Property | None, path: str, report: DiagnosticCollector
 ) -> list[str]:
     """The names without a comment behind them, for which Flume looks in vain; what is known is none."""
     start = next((row for row, name in enumerate(names) if name.startswith(("#", "//"))), len(names))
@@ -109,8 +109,8 @@ def without_remark(
 
 
 def parts(
-    kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: Report
-) -> Iterator[Part]:
+    kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: DiagnosticCollector
+) -> Iterator[ComponentProperties]:
     """The components that are listed and configured; those that are only one of the two are reported.
 
     A channel without properties keeps nothing from running that does not name it.
@@ -120,7 +120,7 @@ def parts(
     for name in names:
         if name in groups:
             place = (groups[name].get("type") or next(iter(groups[name].values()))).place
-            yield Part(kind, name, f"{path}.{name}", place, groups[name])
+            yield ComponentProperties(kind, name, f"{path}.{name}", place, groups[name])
         elif listed is not None:
             meant = _meant(name, unlisted, unlisted)
             add = f"; add {path}.{name}.type = …, or take it out of {listed.name}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.properties import Property
 from plugins import Option
 
@@ -18,7 +18,7 @@ _ABSOLUTE = re.compile(r"[/~]|[A-Za-z][A-Za-z0-9+.-]*:|$")
 
 
 def absolute_paths(
-    component: str, options: Iterable[Option], properties: Mapping[str, Property], report: Report
+    component: str, options: Iterable[Option], properties: Mapping[str, Property], report: DiagnosticCollector
 ) -> dict[str, str]:
     """Return the values of options with relative paths, by option, in their absolute form.
 

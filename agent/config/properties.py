@@ -9,7 +9,7 @@ from typing import IO, cast
 
 import javaproperties
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.topology import Place
 
 BLANKS = "".join(map(chr, range(0x21)))
@@ -47,7 +47,7 @@ class _Lines:
         return line
 
 
-def parse(text: str, file: str, report: Report) -> list[Property]:
+def parse(text: str, file: str, report: DiagnosticCollector) -> list[Property]:
     """All properties of a text, duplicates included, in the order of their lines; `file` is how places call it."""
     lines = _Lines(text.removeprefix("\ufeff"))
     properties = []
@@ -74,7 +74,7 @@ def agents_in(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(agent for agent, _, key in (name.partition(".") for name in names) if key in LISTS))
 
 
-def last_wins(properties: Sequence[Property], report: Report) -> dict[str, Property]:
+def last_wins(properties: Sequence[Property], report: DiagnosticCollector) -> dict[str, Property]:
     """By name; of several with one name the last, as Java has it, which is told where both are in one file."""
     agents = set(agents_in(prop.name for prop in properties))
     by_name: dict[str, Property] = {}

@@ -10,7 +10,7 @@ from plugins import Channel, CommittingSink, KafkaBackedChannel, Sink, Streaming
 
 
 @dataclass(frozen=True)
-class Drain:
+class SinkBinding:
     """One sink and the channel that it drains."""
 
     sink: type[Sink | StreamingSink]
@@ -27,7 +27,7 @@ class Support:
 
     what: str
     runners: frozenset[Runner]
-    applies: Callable[[Drain], bool]
+    applies: Callable[[SinkBinding], bool]
     way_out: str = ""
     """What to do instead, where a runner is missing."""
 
@@ -37,19 +37,19 @@ LOCAL: frozenset[Runner] = frozenset({"local"})
 SPARK: frozenset[Runner] = frozenset({"spark"})
 
 
-def _in_kafka(drain: Drain) -> bool:
+def _in_kafka(drain: SinkBinding) -> bool:
     return issubclass(drain.channel, KafkaBackedChannel)
 
 
-def _commits(drain: Drain) -> bool:
+def _commits(drain: SinkBinding) -> bool:
     return issubclass(drain.sink, CommittingSink)
 
 
-def _remote(drain: Drain) -> bool:
+def _remote(drain: SinkBinding) -> bool:
     return issubclass(drain.sink, Sink) and drain.sink.remote
 
 
-def _streams(drain: Drain) -> bool:
+def _streams(drain: SinkBinding) -> bool:
     return issubclass(drain.sink, StreamingSink)
 
 
@@ -96,7 +96,7 @@ TABLE: tuple[Support, ...] = (
 )
 
 
-def objections(runner: Runner, drain: Drain) -> Iterator[str]:
+def objections(runner: Runner, drain: SinkBinding) -> Iterator[str]:
     """A sentence for everything that keeps this runner from running this sink."""
     for row in TABLE:
         if row.applies(drain) and runner not in row.runners:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from agent.config import catalogue
-from agent.config.diagnostics import Report
-from agent.config.parts import Part, names_in
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties, names_in
 from agent.config.properties import Property
 from agent.topology import Policy, Route, SelectorKind, SelectorSpec
 from plugins.problems import suggestion
@@ -26,7 +26,11 @@ class SelectorReader:
     """Reads the selector of one source. `properties` are those under `selector.`; `channels` the source's own."""
 
     def __init__(
-        self, part: Part, properties: dict[str, Property], channels: tuple[str, ...], report: Report
+        self,
+        part: ComponentProperties,
+        properties: dict[str, Property],
+        channels: tuple[str, ...],
+        report: DiagnosticCollector,
     ) -> None:
         self._part, self._properties, self._channels, self._report = part, properties, channels, report
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from agent.config import catalogue
-from agent.config.diagnostics import Report
-from agent.config.parts import Part, names_in
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties, names_in
 from agent.config.properties import Property
 from agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
 from plugins import CommittingSink, Config, option
@@ -70,7 +70,11 @@ class SinkGroupReader:
     """
 
     def __init__(
-        self, part: Part, sinks: Mapping[str, SinkSpec | None], taken: Mapping[str, str], report: Report
+        self,
+        part: ComponentProperties,
+        sinks: Mapping[str, SinkSpec | None],
+        taken: Mapping[str, str],
+        report: DiagnosticCollector,
     ) -> None:
         self.part, self._sinks, self._taken, self._report = part, sinks, taken, report
         self.names: tuple[str, ...] = ()
@@ -242,7 +246,7 @@ class SinkGroupReader:
             self._report.error(listed.place, self.part.path, message)
         return True
 
-    def _wrong(self, where: Property | Part, message: str) -> None:
+    def _wrong(self, where: Property | ComponentProperties, message: str) -> None:
         self._report.error(where.place, self.part.path, message)
 
 

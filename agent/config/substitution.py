@@ -19,8 +19,9 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.properties import BLANKS, Property, path_of
+from plugins.shared.datepattern import Field, tokens
 
 Filter = Callable[[str], str | None]
 """A config filter: the value of a key, or None."""
@@ -38,7 +39,6 @@ _SHELLS = re.compile(r"[#!]\w.*|\w+\[[@*]\].*|\w+(?:[%#/^,@]|:[=?+ \d]).*", re.D
 """An expansion of a shell that is no reference of Flume's."""
 _HAS_VARIABLES = ("command", "shell", "replaceString")
 """Options with variables, or groups, of their own: a plain name is one of these where no property has it."""
-_DATE_LETTERS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 _DATE = {
     "yyyy": "%Y", "yy": "%y", "MMMM": "%B", "MMM": "%b", "MM": "%m", "dd": "%d", "HH": "%H", "hh": "%I",
     "mm": "%M", "ss": "%S", "EEEE": "%A", "EEE": "%a", "E": "%a", "a": "%p", "DDD": "%j", "Z": "%z", "z": "%Z",
@@ -55,7 +55,7 @@ class Resolver:
     def __init__(
         self,
         properties: Mapping[str, Property],
-        report: Report,
+        report: DiagnosticCollector,
         *,
         directory: Path,
         system: Mapping[str, str],
@@ -237,20 +237,22 @@ def _reason(kind: str, rest: str, name: str) -> str:
 
 
 def _date(pattern: str, now: datetime) -> str:
-    """A time in the letters of java.text.SimpleDateFormat."""
+    """Return a time in the letters of java.text.SimpleDateFormat."""
+    try:
+        parts = tokens(pattern or "yyyy-MM-dd HH:mm:ss")
+    except ValueError as e:
+        raise Unresolved(f"it has {e}") from None
     done = []
-    for match in _DATE_LETTERS.finditer(pattern or "yyyy-MM-dd HH:mm:ss"):
-        quoted, letter = match.groups()
-        if quoted is not None:
-            done.append(quoted.replace("''", "'") or "'")
-        elif letter is None:
-            done.append(match[0])
-        elif match[0] == "SSS":
+    for part in parts:
+        letters = part.letter * part.width if isinstance(part, Field) else ""
+        if isinstance(part, str):
+            done.append(part)
+        elif letters == "SSS":
             done.append(f"{now.microsecond // 1000:03}")
-        elif (found := _DATE.get(match[0])) is not None:
+        elif (found := _DATE.get(letters)) is not None:
             done.append(now.strftime(found))
         else:
-            raise Unresolved(f"{match[0]!r} is not built for dates; built are: {' '.join(_DATE)} SSS")
+            raise Unresolved(f"{letters!r} is not built for dates; built are: {' '.join(_DATE)} SSS")
     return "".join(done)
 
 

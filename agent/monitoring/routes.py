@@ -52,23 +52,23 @@ def routes(view: View, token: str) -> list[BaseRoute]:
         return _file(name) if name in _PARTS else PlainTextResponse("not found", 404)
 
     async def graph(_: Request) -> Response:
-        return Json(view.graph())
+        return LenientJsonResponse(view.graph())
 
     def state(_: Request) -> Response:  # on a thread of starlette's: it may wait for locks of components
-        return Json(view.state())
+        return LenientJsonResponse(view.state())
 
     def history(request: Request) -> Response:
         try:
             since = float(request.query_params.get("since", 0))
         except ValueError:
             return PlainTextResponse("since: seconds since the epoch\n", 400)
-        return Json(view.series(since))
+        return LenientJsonResponse(view.series(since))
 
     def followed(request: Request) -> Response:
-        return Json(view.files(request.query_params.get("match", "")))
+        return LenientJsonResponse(view.files(request.query_params.get("match", "")))
 
     def sample(request: Request) -> Response:
-        return Json(view.samples.of(request.query_params.get("component", "")))
+        return LenientJsonResponse(view.samples.of(request.query_params.get("component", "")))
 
     api = [
         *(Route("/graph", graph), Route("/state", state), Route("/history", history)),
@@ -77,7 +77,7 @@ def routes(view: View, token: str) -> list[BaseRoute]:
     return [Route("/", index), Route("/page/{name}", part), Mount("/api", routes=api)]
 
 
-class Json(JSONResponse):
+class LenientJsonResponse(JSONResponse):
     """JSON of whatever there is: names of files, which are in paths and reasons, need not be UTF-8."""
 
     def render(self, content: Any) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from agent.graph import Graph, graph_of
-from agent.runner.taps import Listener, Point, Seen, Taps, find, points
+from agent.runner.taps import Point, Seen, Taps, TapSubscriber, find, points
 from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
 from plugins import Event, Interceptor
 
@@ -30,7 +30,7 @@ LEASE_SECONDS = 6.0
 """A page asks every two seconds."""
 
 
-class Sample(Listener):
+class Sample(TapSubscriber):
     """The latest events at the end of one component. Takes what it shows at once, and holds no batch."""
 
     def __init__(self) -> None:

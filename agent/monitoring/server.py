@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.registry import Registry
-from agent.monitoring.routes import Guard, Json, routes
+from agent.monitoring.routes import Guard, LenientJsonResponse, routes
 from agent.monitoring.view import View
 from plugins.errors import ANY_FAILURE
 from plugins.threads import complain_rarely, in_words, start_thread
@@ -55,7 +55,7 @@ class MetricsServer:
 
     def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
-        self._server: _Server | None = None
+        self._server: _PageServer | None = None
         self._failure = ""
         """The error that was logged last."""
         # Neither of the event loop nor of the protocols that uvicorn would look for: it imports those that it finds.
@@ -120,7 +120,7 @@ class MetricsServer:
             log.error("metrics are not served: %s; it is tried again every %.0f s", text, RETRY_SECONDS)
 
     def _serve(self, listener: socket.socket) -> None:
-        self._server = _Server(self._settings, self._stopping)
+        self._server = _PageServer(self._settings, self._stopping)
         self._server.run(sockets=[listener])
 
     def stop(self) -> None:
@@ -136,7 +136,7 @@ class MetricsServer:
         prometheus.register(self.registry)
 
         async def flume(_: Request) -> Response:
-            return Json(self.registry.flume(), media_type="application/json;charset=utf-8")
+            return LenientJsonResponse(self.registry.flume(), media_type="application/json;charset=utf-8")
 
         async def exposition(_: Request) -> Response:
             return Response(generate_latest(prometheus), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -148,12 +148,12 @@ class MetricsServer:
             more = {"spark": application} if application else {}
             standby = {"standby": standbys} if (standbys := self.registry.standby()) else {}
             told_of_all = {**told, "failing": failing, "degraded": degraded, **standby, **more}
-            return Json(told_of_all, status_code=503 if failing else 200)
+            return LenientJsonResponse(told_of_all, status_code=503 if failing else 200)
 
         async def readiness(_: Request) -> Response:
             waiting = self.registry.waiting()
             told = {"agent": self.registry.agent, "ready": not waiting, "waiting": waiting}
-            return Json(told, status_code=503 if waiting else 200)
+            return LenientJsonResponse(told, status_code=503 if waiting else 200)
 
         return Starlette(
             routes=[
@@ -167,7 +167,7 @@ class MetricsServer:
         )
 
 
-class _Server(uvicorn.Server):
+class _PageServer(uvicorn.Server):
     """uvicorn's, which looks each second for what it has to do in between, and not each tenth."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:

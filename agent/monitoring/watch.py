@@ -14,9 +14,9 @@ from plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+BROKER_CHECK_SECONDS = 2.0
 """Interval between two looks at the brokers."""
-BACKLOG_SECONDS = 5.0
+BACKLOG_CHECK_SECONDS = 5.0
 """Interval between two looks at the lag of the sinks."""
 BACKLOG = ("Lag", "Backlog", "LagSeconds", "RetentionSecondsLeft")
 """Gauges of a sink on a Kafka channel, known while the sink itself is down, too.
@@ -70,10 +70,10 @@ class KafkaWatch:
             while not self._stopping.is_set():
                 backlogs = time.monotonic() >= due
                 if backlogs:
-                    due = time.monotonic() + BACKLOG_SECONDS
+                    due = time.monotonic() + BACKLOG_CHECK_SECONDS
                 for name in self._channels:
                     self._look(name, backlogs=backlogs)
-                self._stopping.wait(LOOK_SECONDS)
+                self._stopping.wait(BROKER_CHECK_SECONDS)
         finally:
             for onlooker in self._onlookers.values():
                 onlooker.close()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from agent.audit.publishing import audit_of
 from agent.graph import graph_of
@@ -16,7 +17,7 @@ from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
-from agent.runner.changes import Changes, Unit, after_failure, between, described, on_spark, units_of
+from agent.runner.changes import Changes, Unit, after_failure, between, described, everything, on_spark, units_of
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
@@ -38,12 +39,19 @@ DRAIN_SECONDS = 30.0
 """Longest wait of a stop for channels to take what sources hold, and for memory channels to become empty."""
 BLOCKED_SECONDS = 5.0
 """Time after which a source that should stop, and waits for no channel, is named in the log."""
-FLUSH_SECONDS = 60.0
+SINK_STOP_SECONDS = 60.0
 """Longest wait of a stop for sinks to commit what they took."""
-SILENT_SECONDS = 15.0
+IDLE_STOP_SECONDS = 15.0
 """Longest wait of a stop while no counter changes: a channel takes nothing, or a store does not answer."""
 FAILED_SECONDS = 5.0
 """Longest wait of a stop for a component whose latest attempt has failed."""
+
+
+class Startable(Protocol):
+    """Part of an agent that starts with it, or with another configuration."""
+
+    def start(self) -> None:
+        """Begin, and return at once."""
 
 
 class Agent:
@@ -68,22 +76,37 @@ class Agent:
         self._changing = threading.Lock()
         """Held while parts start and stop."""
         self._stopping = threading.Event()
-        self._make_channels(spec, {channel.name for channel in spec.channels})
-        self.sources += (self._source(one) for one in spec.sources)
-        self.sinks += (self._runner(unit) for unit in units_of(spec))
-        self._make_spark(spec)
         self.registry.waiting = self._waiting
         self.registry.application = lambda: self.spark.application if self.spark is not None else {}
         self.view = View(graph_of(spec), self.registry, command_for(spec))
         self.watch = KafkaWatch({}, {})
         self.taps = TapServer(spec)
-        self._look_at_all()
-        self.server = self._server(spec)
+        self._unstarted = self._make(everything(self._described))
         deliveries = [member.delivery for runner in self.sinks for member in runner.members]
         metrics: dict[str, Metrics] = self.spark.metrics if self.spark is not None else {}
         self._drain = Drain(self.channels, deliveries, [(one, metrics[one.name]) for one in on_spark(spec)])
 
     # --- parts
+
+    def _make(self, changes: Changes) -> list[Startable]:
+        """Make the parts that a configuration begins, all or those that changed, and return them as they start."""
+        spec = changes.new
+        channels = self._make_channels(spec, changes.channels)
+        sources = [self._source(one) for one in spec.sources if one.name in changes.sources]
+        sinks = [self._runner(unit) for unit in units_of(spec) if unit.path in changes.units]
+        self.sources += sources
+        self.sinks += sinks
+        parts: list[Startable] = [*channels, *sinks]
+        if changes.spark:
+            remote = on_spark(spec)
+            self.spark = SparkRunner(spec, remote, self.notices.add) if remote else None
+            parts += [self.spark] if self.spark is not None else []
+        parts += sources
+        self._look_at_all()
+        if changes.server:
+            self.server = self._server(spec)
+            parts.insert(0, self.server)
+        return [self.watch, *parts]
 
     def _make_channels(self, spec: AgentSpec, names: Collection[str]) -> list[ChannelRunner]:
         made_now = []
@@ -110,10 +133,6 @@ class Agent:
         return SinkRunner(
             unit.sinks, self.channels[unit.channel], self.dead_letters[unit.channel], member, unit.group
         )
-
-    def _make_spark(self, spec: AgentSpec) -> None:
-        remote = on_spark(spec)
-        self.spark = SparkRunner(spec, remote, self.notices.add) if remote else None
 
     def _server(self, spec: AgentSpec) -> MetricsServer:
         options = spec.options
@@ -147,17 +166,8 @@ class Agent:
         """Start everything; returns at once. Components that cannot open yet are tried again."""
         logging.getLogger().addHandler(self.view.recent)
         self.view.history.start()
-        self.watch.start()
-        self.server.start()
         self.taps.start()
-        for channel in self.channels.values():
-            channel.start()
-        for sink in self.sinks:
-            sink.start()
-        if self.spark is not None:
-            self.spark.start()
-        for source in self.sources:
-            source.start()
+        _start(self._unstarted)
 
     def look(self) -> None:
         """Say what is to be said now and then, whether anything happens or not. To be called every second or so."""
@@ -201,7 +211,7 @@ class Agent:
                     self._described = before
                     raise
                 self.spec = spec
-                self._begin(changes)
+                _start(self._make(changes))
                 self._described = new
             return str(changes)
 
@@ -218,9 +228,9 @@ class Agent:
             self.sources += again
             for sink in sinks:
                 sink.draining.clear()
-            self._look_at_all_anew()
-            for source in again:
-                source.start()
+            self.watch.stop()
+            self._look_at_all()
+            _start([self.watch, *again])
             names = ", ".join(name for name, c in ended.items() if not c.channel.durable)
             raise FlafkaError(
                 f"channel {names} changes, and its sinks do not deliver what it holds: nothing was changed"
@@ -228,7 +238,7 @@ class Agent:
         for channel in ended.values():
             channel.stop_forwarding()
         if changes.spark and self.spark is not None:
-            self.spark.stop(FLUSH_SECONDS)
+            self.spark.stop(SINK_STOP_SECONDS)
         self._await_end(sinks)  # their places in consumer groups are taken over only when they have left them
         _stop_channels(ended.values())
         for name in ended:
@@ -236,6 +246,9 @@ class Agent:
             del self.channels[name]
         self.sources = [source for source in self.sources if source not in sources]
         self.sinks = [sink for sink in self.sinks if sink not in sinks]
+        self.watch.stop()
+        if changes.server:
+            self.server.stop()
 
     def _await_end(self, parts: Sequence[SourceRunner | SinkRunner]) -> None:
         """Stop them, and wait as long as that takes: what they hold has to be stored, or delivered, first."""
@@ -249,34 +262,6 @@ class Agent:
                 told = float("inf")
                 log.warning("the new configuration waits for %s to end", ", ".join(alive))
                 self._tell_blocked()
-
-    def _begin(self, changes: Changes) -> None:
-        spec = changes.new
-        channels = self._make_channels(spec, changes.channels)
-        sources = [self._source(one) for one in spec.sources if one.name in changes.sources]
-        sinks = [self._runner(unit) for unit in units_of(spec) if unit.path in changes.units]
-        self.sources += sources
-        self.sinks += sinks
-        if changes.spark:
-            self._make_spark(spec)
-        self._look_at_all_anew()
-        if changes.server:
-            self.server.stop()
-            self.server = self._server(spec)
-            self.server.start()
-        for channel in channels:
-            channel.start()
-        for sink in sinks:
-            sink.start()
-        if changes.spark and self.spark is not None:
-            self.spark.start()
-        for source in sources:
-            source.start()
-
-    def _look_at_all_anew(self) -> None:
-        self.watch.stop()
-        self._look_at_all()
-        self.watch.start()
 
     # --- the end
 
@@ -306,7 +291,7 @@ class Agent:
         for sink in self.sinks:
             sink.stopping.set()
         if self.spark is not None:
-            clean &= self.spark.stop(FLUSH_SECONDS)
+            clean &= self.spark.stop(SINK_STOP_SECONDS)
         clean &= self._join_sinks(progress, drained=drained)
         clean &= not any(sink.failing() for sink in self.sinks) and not self.ended
         _stop_channels(self.channels.values())
@@ -331,7 +316,7 @@ class Agent:
             return True
         self._tell_blocked()
         while alive := [source for source in self.sources if source.thread.is_alive()]:
-            in_vain = all(source.refused() for source in alive) or progress.seconds_without() > SILENT_SECONDS
+            in_vain = all(source.refused() for source in alive) or progress.seconds_without() > IDLE_STOP_SECONDS
             if in_vain or time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -353,12 +338,12 @@ class Agent:
         return True
 
     def _patience(self, sink: SinkRunner, progress: _Progress, *, drained: bool) -> float:
-        silent = progress.seconds_without() > SILENT_SECONDS  # asked in any case: it looks at the counters
+        silent = progress.seconds_without() > IDLE_STOP_SECONDS  # asked in any case: it looks at the counters
         if sink.finished:  # its reader is being closed, which takes long where Kafka's client stands still
-            return FLUSH_SECONDS
+            return SINK_STOP_SECONDS
         if drained and not sink.channel.channel.durable:
-            return FLUSH_SECONDS
-        return 0.0 if silent else FAILED_SECONDS if sink.failing() else FLUSH_SECONDS
+            return SINK_STOP_SECONDS
+        return 0.0 if silent else FAILED_SECONDS if sink.failing() else SINK_STOP_SECONDS
 
     def hangs(self) -> bool:
         """Return True where a stop has left threads that Python would wait for at its own end."""
@@ -439,6 +424,11 @@ class _Progress:
 def member_id(agent: str, sink: str) -> str:
     """Return the member ID of a sink's consumer, which is the same after a restart."""
     return f"{socket.gethostname()}.{agent}.{sink}"
+
+
+def _start(parts: Iterable[Startable]) -> None:
+    for part in parts:
+        part.start()
 
 
 def _stop_channels(channels: Iterable[ChannelRunner]) -> None:

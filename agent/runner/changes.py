@@ -133,6 +133,15 @@ def between(old: Described, new: Described) -> Changes:
     )
 
 
+def everything(new: Described) -> Changes:
+    """Return the changes with which an agent starts: every part begins."""
+    return Changes(
+        *(new.spec, new.spec, frozenset(new.channels), frozenset(new.sources), frozenset(new.units)),
+        spark=new.spark is not None,
+        server=True,
+    )
+
+
 def after_failure(described: Described, changes: Changes) -> Described:
     """Return the description of an agent in which these changes have failed: the next reload makes them again."""
     return replace(

@@ -18,8 +18,7 @@ from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.latency import took
 from agent.runner.supervise import close
-from agent.runner.taps import Listener as TapListener
-from agent.runner.taps import Taps
+from agent.runner.taps import Taps, TapSubscriber
 from agent.topology import ComponentSpec, SinkSpec
 from plugins import (
     Batch,
@@ -89,7 +88,7 @@ class Ranges(dict[int, Range]):
         return {partition: pending.start for partition, pending in self.items() if pending.start is not None}
 
 
-class Listener(Protocol):
+class DeliveryListener(Protocol):
     """Hears what becomes of the events of a delivery. The audit does."""
 
     def taken(self, claim: PartitionClaim, taken: Taken) -> None:
@@ -108,7 +107,7 @@ class Delivery:
         letters: DeadLetters,
         ranges: Ranges,
         stopping: threading.Event,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[DeliveryListener] = (),
     ) -> None:
         """`ranges` is what was taken, shared by the sinks of a group; `stopping` is what the components look at."""
         self.spec, self.path, self.ranges, self.listeners = spec, spec.path, ranges, listeners
@@ -309,7 +308,7 @@ def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
 def intercepted(
     batch: Batch,
     interceptors: Iterable[Interceptor[Any]],
-    listeners: Sequence[TapListener] = (),
+    listeners: Sequence[TapSubscriber] = (),
     rejected: Callable[[Batch, Sequence[str]], object] = lambda batch, reasons: None,
 ) -> Batch:
     """What the interceptors leave of it; each counts what it got, and what it dropped or rejected.

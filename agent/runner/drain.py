@@ -12,7 +12,7 @@ from agent.runner.local.overflow import OverflowingChannel
 from agent.topology import SinkSpec
 from plugins import FlafkaError, KafkaBackedChannel, Metrics
 
-STUCK_SECONDS = 60.0
+DRAIN_STUCK_SECONDS = 60.0
 """A drain is given up when no group has come further for so long."""
 BATCH_SECONDS = 600.0
 """The same while Spark is at a micro-batch, which may hang, too: of it there is no news before it is over."""
@@ -67,7 +67,7 @@ class Drain:
         """When one of them was last seen to have come further, or the first look."""
 
     def over(self) -> bool:
-        """Whether all is delivered. Raises Stuck when nothing has moved for `STUCK_SECONDS`, or `BATCH_SECONDS`."""
+        """Return True if all is delivered. Raises Stuck after `DRAIN_STUCK_SECONDS` or `BATCH_SECONDS` at rest."""
         now = time.monotonic()
         while self._rounds:
             left = [goal for goal in self._goals if not goal.reached()]
@@ -77,7 +77,7 @@ class Drain:
                     goal.again()
                 continue
             moved = self._moved = max(now if self._moved is None else self._moved, *(goal.moved for goal in left))
-            patience = BATCH_SECONDS if any(goal.at_work() for goal in left) else STUCK_SECONDS
+            patience = BATCH_SECONDS if any(goal.at_work() for goal in left) else DRAIN_STUCK_SECONDS
             if now - moved > patience:
                 text = "; ".join(goal.told() for goal in left)
                 raise Stuck(f"not drained, and nothing was delivered for {patience:.0f} s: {text}")

@@ -35,7 +35,8 @@ from plugins import (
 )
 from plugins.shared.offsets import next_epoch
 
-LOOK_SECONDS = 0.5
+REPLAY_CHECK_SECONDS = 0.5
+"""Interval at which a replay checks whether it has reached the end of its span."""
 LOST_SECONDS = 5.0
 """The brokers are asked after so long whether they still have all of the span."""
 SESSION_SECONDS = 60.0
@@ -158,7 +159,7 @@ class Replay:
         while members := self.channel.members(self.group):
             if time.monotonic() > deadline:
                 raise Retry(f"this replay is run by {', '.join(sorted(members))}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(REPLAY_CHECK_SECONDS)
 
     def run(self, tell: Callable[[int], None] = lambda delivered: None) -> Outcome:
         """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
@@ -188,7 +189,7 @@ class Replay:
                 channel.look_now_and_then()
                 return False
 
-            alone.wait(runner, over, LEFT, LOOK_SECONDS)
+            alone.wait(runner, over, LEFT, REPLAY_CHECK_SECONDS)
         finally:
             alone.stop(runner)
             letters.close()

@@ -15,8 +15,10 @@ from plugins.errors import ANY_FAILURE, Misuse
 from plugins.installed import blamed, from_plugin
 from plugins.threads import in_words
 
-FIRST_SECONDS = 0.5
-LONGEST_SECONDS = 30.0
+FIRST_WAIT_SECONDS = 0.5
+"""Wait before the first new attempt; doubled by each failure."""
+LONGEST_WAIT_SECONDS = 30.0
+"""Longest wait before a new attempt."""
 STEADY_SECONDS = 60.0
 """Time without a failure after which the next failure has the shortest wait."""
 QUIET_SECONDS = 3.0
@@ -33,12 +35,12 @@ epoch."""
 class Backoff:
     """Waits that double from half a second to `longest` seconds, with jitter."""
 
-    def __init__(self, longest: float = LONGEST_SECONDS) -> None:
-        self._next, self._longest = FIRST_SECONDS, longest
+    def __init__(self, longest: float = LONGEST_WAIT_SECONDS) -> None:
+        self._next, self._longest = FIRST_WAIT_SECONDS, longest
 
     def reset(self) -> None:
         """Start over with the shortest, after a success."""
-        self._next = FIRST_SECONDS
+        self._next = FIRST_WAIT_SECONDS
 
     def after(self, error: BaseException) -> float:
         """Seconds until the next try; not fewer than a `Retry` asks for."""
@@ -54,7 +56,7 @@ class Retries:
     traceback where nobody foresaw it. Until it works again the metrics have its text, and the gauges `RETRY`.
     """
 
-    def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_SECONDS) -> None:
+    def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_WAIT_SECONDS) -> None:
         self.log, self.metrics = logging.getLogger(path), metrics
         self.last: BaseException | None = None
         """The latest failure."""
@@ -91,7 +93,7 @@ class Retries:
         except ANY_FAILURE:  # such as MemoryError
             for metrics in self.metrics:
                 metrics.last_error = metrics.last_error or "it failed, and the error cannot be reported"
-            return FIRST_SECONDS
+            return FIRST_WAIT_SECONDS
 
     def _failed(self, error: BaseException, backoff: Backoff | None, what: str, then: str) -> float:
         if time.monotonic() - self._began > STEADY_SECONDS:

@@ -39,11 +39,11 @@ MOST_BATCHES = 4
 MOST_EVENTS = 1000
 """So many are sent at once."""
 MOST_READERS = 16
-LOOK_SECONDS = 0.5
+TAP_CHECK_SECONDS = 0.5
 """A reader that went away, and events that were left out, are noticed so soon."""
 ACCEPT_SECONDS = 0.5
 """Wait before the next attempt to accept, while the process has no file descriptor for it."""
-ASK_SECONDS = 5.0
+TAP_REQUEST_SECONDS = 5.0
 """So long a reader may take to say what it wants."""
 HEAD = struct.Struct("!II")
 """Before each message: the size of what is said of it, in JSON, and of its events, an Arrow IPC stream."""
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
     batch: Batch
 
 
-class Listener:
+class TapSubscriber:
     """What one reader gets: events at the end of a component, or before and after one of its interceptors."""
 
     def __init__(self, interceptor: int | None = None) -> None:
@@ -102,12 +102,12 @@ class Taps:
     """Who listens to one component."""
 
     def __init__(self) -> None:
-        self.listeners: tuple[Listener, ...] = ()
+        self.listeners: tuple[TapSubscriber, ...] = ()
         """Read by the component's threads once a batch."""
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def heard(self, listener: Listener) -> Iterator[None]:
+    def heard(self, listener: TapSubscriber) -> Iterator[None]:
         """Within the block it listens."""
         with self._lock:
             self.listeners = (*self.listeners, listener)
@@ -292,7 +292,7 @@ class TapServer:
         with reader, contextlib.suppress(OSError, ValueError):  # it went away, or is no reader
             if _user(reader) not in (os.geteuid(), 0):
                 return
-            reader.settimeout(ASK_SECONDS)
+            reader.settimeout(TAP_REQUEST_SECONDS)
             asked = json.loads(_line(reader))
             pattern = str(asked.get("grep") or "")
             point = find(self._points, str(asked["component"]))
@@ -305,18 +305,18 @@ class TapServer:
                 if isinstance(point, str) or point.taps is None:
                     send(reader, {"error": f"{path} is in the configuration no more"}, stopping=self._stopping)
                     return
-                listener = Listener(point.interceptor)
+                listener = TapSubscriber(point.interceptor)
                 with point.taps.heard(listener):
                     if not answered:  # only now: who has the answer may count on every event from then on
                         send(reader, {"component": path})
-                        reader.settimeout(LOOK_SECONDS)
+                        reader.settimeout(TAP_CHECK_SECONDS)
                         answered = True
                     self._relay(reader, point, listener, pattern)
                 point = find(self._points, path)
 
-    def _relay(self, reader: socket.socket, point: Point, listener: Listener, pattern: str) -> None:
+    def _relay(self, reader: socket.socket, point: Point, listener: TapSubscriber, pattern: str) -> None:
         while not self._stopping.is_set() and point in self._points and _is_there(reader):
-            for stage, batch in listener.next(LOOK_SECONDS):
+            for stage, batch in listener.next(TAP_CHECK_SECONDS):
                 wanted = matching(batch, pattern)
                 for start in range(0, len(wanted), MOST_EVENTS):
                     if self._stopping.is_set():

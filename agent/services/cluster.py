@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from agent.services import ServiceError
 from agent.services.jars import ensure
 from agent.services.java import Java, find_java
-from agent.services.logs import Intake
+from agent.services.logs import LogPorts
 from agent.services.process import ServerProcess, await_ready, listeners
 from agent.services.running import free_ports
 
@@ -42,7 +42,7 @@ class Cluster(ABC):
         """`fixed_ports`: prefer the documented ports when the cluster is started for the first time."""
         self.directory = Path(directory).expanduser().absolute()
         self._fixed_ports = fixed_ports
-        self.logs_to: Intake | None = None
+        self.logs_to: LogPorts | None = None
         """An agent that servers started from now on log to, beside or instead of their file."""
         self.host = HOST
 
@@ -125,7 +125,7 @@ class Cluster(ABC):
                 await_ready(self._missing, servers, timeout)
             except ServiceError as failure:
                 # Where its port is taken, a server may have ended before that was seen.
-                taken = failure if isinstance(failure, PortTaken) else self._taken()
+                taken = failure if isinstance(failure, PortInUse) else self._taken()
                 if not taken:
                     raise
                 for server in started:
@@ -159,9 +159,9 @@ class Cluster(ABC):
         if taken := self._taken():
             raise taken
 
-    def _taken(self) -> PortTaken | None:
+    def _taken(self) -> PortInUse | None:
         for name, port in self.strangers().items():
-            return PortTaken(
+            return PortInUse(
                 f"port {port}, which this cluster uses for {name}, is taken by {self.stranger(port)}\n"
                 f"  end that, or {self.other_ports()}"
             )
@@ -260,7 +260,7 @@ class Cluster(ABC):
             )
 
 
-class PortTaken(ServiceError):
+class PortInUse(ServiceError):
     """Another program listens on a port of a cluster's."""
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOCKS = Path(__file__).parent / "locks"
 THREADS = 8
 ATTEMPTS = 4  # per jar
-PAUSE = 0.5  # seconds before the second attempt, then twice as long each time
+DOWNLOAD_PAUSE_SECONDS = 0.5  # seconds before the second attempt, then twice as long each time
 TIMEOUT = (10, 60)  # seconds to connect, seconds between two pieces of an answer
 PIECE = 64 * 1024  # bytes; so much is lost at most when a connection breaks
 
@@ -194,7 +194,7 @@ class _Fetch:
         part.parent.mkdir(parents=True, exist_ok=True)
         failure = ""
         for attempt in range(ATTEMPTS):
-            if attempt and self.stop.wait(PAUSE * 2 ** (attempt - 1)):
+            if attempt and self.stop.wait(DOWNLOAD_PAUSE_SECONDS * 2 ** (attempt - 1)):
                 return
             if self.session is None:
                 self._copy(jar, part)

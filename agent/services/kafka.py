@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, Self
 import javaproperties
 
 from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, PortTaken, data_directory, java_command, listening
+from agent.services.cluster import HOST, Cluster, PortInUse, data_directory, java_command, listening
 from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
 
@@ -102,7 +102,7 @@ class KafkaStatus:
         return self.controller is not None and all(broker.state == "up" for broker in self.brokers)
 
 
-class Endpoint(NamedTuple):
+class BrokerListeners(NamedTuple):
     """Where one broker and its controller listen."""
 
     host: str
@@ -110,7 +110,7 @@ class Endpoint(NamedTuple):
     controller_port: int
 
     @classmethod
-    def parse(cls, text: str) -> "Endpoint":
+    def parse(cls, text: str) -> "BrokerListeners":
         """`host` or `host:port`. Raises `ServiceError`."""
         host, _, port = text.strip().partition(":")
         if not host or not (port or str(PORT)).isdecimal():
@@ -144,7 +144,7 @@ class KafkaCluster(Cluster):
         super().__init__(directory, fixed_ports=fixed_ports)
         self._heap_mb = heap_mb
         self._node: int | None = self.state().get("node", node)
-        self._hosts = {n: Endpoint.parse(text) for n, text in enumerate(self.state().get("hosts", hosts), 1)}
+        self._hosts = {n: BrokerListeners.parse(text) for n, text in enumerate(self.state().get("hosts", hosts), 1)}
         if self._node is not None:
             self._check_hosts(node, hosts)
             self.host = self._hosts[self._node].host
@@ -154,7 +154,7 @@ class KafkaCluster(Cluster):
             return
         if len(set(hosts)) != len(NODES) or node not in NODES:
             raise ServiceError(f"not a node of three different hosts: {node} of {', '.join(hosts) or 'none'}")
-        asked = {number: Endpoint.parse(text) for number, text in enumerate(hosts, 1)}
+        asked = {number: BrokerListeners.parse(text) for number, text in enumerate(hosts, 1)}
         held = self.state() and (self.state().get("node"), self._hosts)
         if held and held != (node, asked):
             what = f"node {held[0]} of {', '.join(self.state()['hosts'])}" if held[0] else "all three brokers"
@@ -175,10 +175,12 @@ class KafkaCluster(Cluster):
         """`host:port,…` for clients. Raises `ServiceError` before the first start."""
         return ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self._endpoints().values())
 
-    def _endpoints(self) -> dict[int, Endpoint]:
+    def _endpoints(self) -> dict[int, BrokerListeners]:
         """Those of all nodes. Raises `ServiceError` before the first start."""
         ports = self.ports
-        return self._hosts or {n: Endpoint(HOST, ports[f"broker-{n}"], ports[f"controller-{n}"]) for n in NODES}
+        return self._hosts or {
+            n: BrokerListeners(HOST, ports[f"broker-{n}"], ports[f"controller-{n}"]) for n in NODES
+        }
 
     def _nodes(self) -> Sequence[int]:
         """Those that run on this machine."""
@@ -322,7 +324,7 @@ class KafkaCluster(Cluster):
             return "the brokers do not answer yet"
         if foreign := self.foreign(view.cluster_id):
             if self._hosts:  # perhaps on another host, where no port can be looked at
-                raise PortTaken(f"{foreign} Or were the hosts started with other --nodes?")
+                raise PortInUse(f"{foreign} Or were the hosts started with other --nodes?")
             return foreign
         if not view.unfenced.issuperset(self._nodes()):
             return f"only brokers {sorted(view.unfenced)} are in the cluster"

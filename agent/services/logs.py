@@ -27,14 +27,14 @@ appender.file.strategy.max=3
 
 
 @dataclass(frozen=True)
-class Intake:
+class LogPorts:
     """An agent on this machine that takes log events: the ports of its sources `log4j` and `avro`."""
 
     log4j: int
     avro: int
 
 
-def log4j2_options(name: str, log: Path, settings: Path, intake: Intake | None) -> list[str]:
+def log4j2_options(name: str, log: Path, settings: Path, intake: LogPorts | None) -> list[str]:
     """Options of a JVM that logs with log4j 2: `settings` is a file with `LOG4J2`, log4j adds the agent's to it."""
     files = [settings]
     options = [f"-Dflafka.log={log}"]
@@ -44,7 +44,7 @@ def log4j2_options(name: str, log: Path, settings: Path, intake: Intake | None) 
     return [f"-Dlog4j2.configurationFile={','.join(map(str, files))}", *options]
 
 
-def log4j1_options(name: str, log: Path, intake: Intake | None) -> list[str]:
+def log4j1_options(name: str, log: Path, intake: LogPorts | None) -> list[str]:
     """Options of a JVM that logs with log4j 1: where its class path says, or to the agent alone."""
     options = [f"-Dflafka.log={log}"]
     if intake is not None:

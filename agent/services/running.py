@@ -79,11 +79,6 @@ def _any_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def free_port() -> int:
-    """A TCP port on which nobody listened a moment ago."""
-    return free_ports(1)[0]
-
-
 def page(host: str, port: int, path: str, seconds: float = 5) -> tuple[int, bytes]:
     """Status and body of a page by HTTP, without any proxy; `(0, b"")` without an answer."""
     connection = http.client.HTTPConnection(host, port, timeout=seconds)

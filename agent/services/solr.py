@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlencode
 
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command
@@ -50,24 +49,12 @@ class SolrCluster(Cluster):
         shutil.copy(CONF / "solr.xml", home)
         shutil.copy(CONF / "jetty.xml", self.directory / "conf")
         (self.directory / "conf" / "log4j2.properties").write_text(LOG4J2)
-        self._make_core("events")
-
-    def create_core(self, name: str) -> str:
-        """Make an empty core with the configuration of `events`, while Solr runs; its URL."""
-        self._make_core(name)
-        answer = self._get("admin/cores?" + urlencode({"action": "CREATE", "name": name, "instanceDir": name}))
-        if answer is None or "error" in answer:
-            raise ServiceError(f"Solr made no core {name}: {answer}")
-        return f"{self.address}/{name}"
-
-    def _make_core(self, name: str) -> None:
-        core = self.directory / "data" / name
+        core = home / "events"
         if not core.exists():
-            draft = core.with_name(f".{name}")
+            draft = home / ".events"
             shutil.rmtree(draft, ignore_errors=True)
             shutil.copytree(CONF / "core", draft / "conf")
-            if name == "events":
-                (draft / "core.properties").write_text(f"name={name}\n")
+            (draft / "core.properties").write_text("name=events\n")
             draft.rename(core)
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from channels.file import looking, positions
+from channels.file import loading, looking, positions
 from channels.file.config import FileChannelConfig
 from channels.file.differences import FILE, FILES
+from channels.file.loading import Load
 from channels.file.lock import Lock
 from channels.file.log import Log, Segment, files
 from channels.file.positions import Checkpoint
 from channels.file.reader import FileReader
-from channels.file.takeover import TakeOver
 from channels.file.waiting import Waiting
 from plugins import (
     Batch,
@@ -28,6 +28,7 @@ from plugins import (
     Difference,
     EventId,
     FlafkaError,
+    FlumeDirectories,
     PartitionClaim,
     Reader,
     RebalanceListener,
@@ -57,8 +58,8 @@ class FileChannel(Channel[FileChannelConfig]):
     another one. Without a file that it needs, the channel does not open until the file is back, or
     `agent group reset` has accepted the loss.
 
-    What a Flume that has ended left in the same directories is delivered first: each event that was put and not
-    taken, once. Its files are moved into directories `flume-…` there, and may be deleted.
+    It does not open while Flume's files are in its directories: `agent migrate --import-channel` moves the events
+    that Flume has not delivered into the channel.
     """
 
     type_name = "file"
@@ -107,7 +108,23 @@ class FileChannel(Channel[FileChannelConfig]):
     # --- life
 
     def open(self) -> None:
-        """Lock the directories and read what they hold. Raises Retry, and FlafkaError where a file is missing."""
+        """Lock the directories and read what they hold.
+
+        Raises Retry, and FlafkaError where a file is missing, or Flume's files are there.
+        """
+        self._open_log(None)
+
+    def load(self, batches: Callable[[], Iterator[Batch]] | None, finished: Callable[[int], None]) -> bool:
+        """Store batches while no agent uses the channel; see `Channel.load`."""
+        if batches is None and not loading.begun(self._directories):
+            return False
+        try:
+            self._open_log(Load(self._directories, batches or (lambda: iter(())), finished))
+        finally:
+            self.close()
+        return True
+
+    def _open_log(self, load: Load | None) -> None:
         config = self.config
         self._losses.clear()
         self.metrics.degraded = self._degraded
@@ -119,8 +136,10 @@ class FileChannel(Channel[FileChannelConfig]):
             noted = positions.read(self._checkpoint, self.log)
             if missing := self._missing(noted):
                 raise FlafkaError(self._refusal(missing))
-            take_over = self._take_over()
-            take_over.resume()
+            if load is not None:
+                load.resume()
+            elif why := loading.refusal(self._directories, self.name):
+                raise FlafkaError(why)
             self._log = Log(self._directories, config.max_file_size, uuid.uuid4().hex[:12], synced=self.synced)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
@@ -132,10 +151,11 @@ class FileChannel(Channel[FileChannelConfig]):
                 positions.write(self._checkpoint, noted)  # else a start after a kill would miss them
                 self._log.remove_empty()
             # A file that is lost, and comes back later, must not have numbers that new entries have.
-            known = [noted.next, take_over.first or 0, *(position for _, position in self._claims.values())]
+            loaded = load.first if load is not None else None
+            known = [noted.next, loaded or 0, *(position for _, position in self._claims.values())]
             self._log.begin_run(max(known))
-            if take_over.run(self._log, self._append):
-                self._tell(take_over)
+            if load is not None:
+                load.run(self._log, self._append)
             self._save(self._claims, oldest := self._waiting.oldest(self._log.stored, {}))
             self._log.drop(oldest)
         except OSError as e:
@@ -293,7 +313,6 @@ class FileChannel(Channel[FileChannelConfig]):
                 )
         if not any(map(Lock.held, self.exclusive())):  # else files come and go
             yield from map(str, self._refusals())
-        yield from self._take_over().foreseen()
 
     def _refusals(self) -> Iterator[FlafkaError]:
         """Yield what needs a person before the channel can be opened."""
@@ -301,6 +320,8 @@ class FileChannel(Channel[FileChannelConfig]):
             if missing := self._missing(positions.read(self._checkpoint, self.log)):
                 yield FlafkaError(self._refusal(missing))
             self._identities()
+            if why := loading.refusal(self._directories, self.name):
+                yield FlafkaError(why)
         except FlafkaError as e:
             yield e
 
@@ -357,37 +378,17 @@ class FileChannel(Channel[FileChannelConfig]):
             left = sum(number >= position for number in numbers)
             yield claim.stem, partition, position, numbers[-1] + 1, left, claim.epoch or None, ""
 
-    def left_by_flume(self) -> Iterator[str]:
-        """Yield how many events Flume's channel holds, and what becomes of them."""
-        return self._take_over().left()
-
-    def _take_over(self) -> TakeOver:
-        return TakeOver(self._directories, self.config.checkpoints, self.config.backup)
+    def flume_directories(self) -> FlumeDirectories:
+        """Return the directories in which Flume's file channel with these options has its files."""
+        return FlumeDirectories(self.config.checkpoints, self.config.backup, tuple(self._directories))
 
     def _append(self, batch: Batch) -> None:
-        """Store events that Flume left. Raises Retry, and OSError."""
-        if self.stopping.is_set():
-            raise Retry("the agent is stopping: what Flume left is taken over at the next start")
+        """Store a batch of a load. Raises Retry, and OSError."""
         for directory in self._directories:
             if room(directory) < self.config.minimum_required_space:
-                raise Retry(
-                    f"{directory} has less room than minimumRequiredSpace: what Flume left is taken over later"
-                )
+                raise Retry(f"{directory} has less room than minimumRequiredSpace")
         written = self._log.append(self._base, int(time.time() * 1000), len(batch), batch.to_ipc())
         self._waiting.add(self._base, written.number, len(batch))
-
-    def _tell(self, done: TakeOver) -> None:
-        self.log.warning(
-            "took over %d events that Flume's file channel held; its files are in directories %s of checkpointDir "
-            "and dataDirs now: delete them when nobody goes back to Flume",
-            done.events,
-            done.name,
-        )
-        for damage in done.damages:
-            self.log.error("%s", damage)
-        if done.lost:
-            sentence = f"{done.lost} events that Flume's file channel held could not be read, and are lost"
-            self._lose("", done.lost, sentence)
 
     def _identities(self) -> dict[Path, str]:
         """Return the ids in the data directories. Raises FlafkaError where they differ, and OSError."""

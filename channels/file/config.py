@@ -50,7 +50,7 @@ class FileChannelConfig(BoundedConfig):
         "",
         name="backupCheckpointDir",
         path="flume",
-        description="Directory of Flume's second checkpoint. It is read when events that Flume left are taken over, "
+        description="Directory of Flume's second checkpoint. It is read by `agent migrate --import-channel`, "
         "if the first checkpoint is damaged.",
     )
     capacity: int = with_default(BoundedConfig, "capacity", 1_000_000)

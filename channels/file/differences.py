@@ -7,8 +7,8 @@ from plugins import Difference
 FILES = (
     Difference(
         flume="what waits in the channel is in files of Flume's own",
-        here="other files, in the same directories; these are locked, so that no Flume can use them. What Flume left "
-        "there is taken over at the start",
+        here="other files, in the same directories; these are locked, so that no Flume can use them. "
+        "`agent migrate --import-channel` moves what Flume left there into the channel, which does not start before",
     ),
 )
 
@@ -19,7 +19,7 @@ FILE = (
     ),
     Difference(
         flume="a damaged record keeps the channel from starting, until Flume's tool has removed it",
-        here="what is whole is taken over; the file and the byte of each damage are in the log, events that are "
+        here="what is whole is delivered; the file and the byte of each damage are in the log, events that are "
         "lost are counted (`EventLostCount`), and damaged bytes are kept in files `*.damaged`. Only a file that is "
         "missing as a whole keeps the channel from starting, until it is back or `agent group reset` accepts the "
         "loss",

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from channels.file import flume
+from channels.file import loading
 from plugins import Retry
 
 LOCK = "in_use.lock"
@@ -69,4 +69,4 @@ def _named(directory: Path) -> str:
     pid = (directory / LOCK).read_text().strip()
     if pid.isdigit() and Path("/proc", pid).exists():
         return f" ({pid})"
-    return "; stop Flume, if it still runs" if flume.files(directory) else ""
+    return "; stop Flume, if it still runs" if loading.of_flume([directory]) else ""

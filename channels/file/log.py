@@ -61,7 +61,7 @@ class Entry(NamedTuple):
         return _HEADER.size + self.size
 
 
-class Written(NamedTuple):
+class UnsyncedEntry(NamedTuple):
     """An entry that may not be on the disk yet."""
 
     number: int
@@ -141,7 +141,7 @@ class Segment:
                 self.filled = self.size + os.pwrite(self.descriptor, bytes(zeros), self.size)
 
 
-class Place:
+class Cursor:
     """Cursor of one reader. Used by one thread."""
 
     def __init__(self, segment: Segment) -> None:
@@ -275,7 +275,7 @@ class Log:
 
     # --- writing
 
-    def append(self, partition: int, arrival: int, events: int, payload: Any) -> Written:
+    def append(self, partition: int, arrival: int, events: int, payload: Any) -> UnsyncedEntry:
         """Write an entry; it is stored once `sync` has returned. Raises OSError."""
         with self._changed:
             if self._ended:
@@ -300,9 +300,9 @@ class Log:
             if not self._synced:
                 self.stored, self._stored_bytes = self._next, segment.size
                 self._changed.notify_all()
-            return Written(self._next - 1, self._failures)
+            return UnsyncedEntry(self._next - 1, self._failures)
 
-    def sync(self, written: Written) -> None:
+    def sync(self, written: UnsyncedEntry) -> None:
         """Return when that entry is on the disk: one call for all that wait at a time.
 
         Raises OSError where the disk fails: then neither that entry nor any after it is in the log.
@@ -367,12 +367,12 @@ class Log:
 
     # --- reading
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> Cursor:
         """The beginning of the segment that has this entry, or of the oldest one."""
         with self._changed:
-            return Place(next((s for s in reversed(self.segments) if s.first <= number), self.segments[0]))
+            return Cursor(next((s for s in reversed(self.segments) if s.first <= number), self.segments[0]))
 
-    def read(self, place: Place) -> tuple[Entry, memoryview] | None:
+    def read(self, place: Cursor) -> tuple[Entry, memoryview] | None:
         """The entry there, and its payload; `place` is behind it then. None at the end of what is stored.
 
         What is damaged is passed over: the number of the entry, or that of `place` at the end, jumps then.
@@ -389,7 +389,7 @@ class Log:
                 return found
             self._pass_over(place, following)
 
-    def _pass_over(self, place: Place, following: Segment | None) -> None:
+    def _pass_over(self, place: Cursor, following: Segment | None) -> None:
         """Go on behind the end of the segment, or behind what is damaged."""
         segment = place.segment
         whole = segment.next_whole(place.at + 1)
@@ -401,7 +401,7 @@ class Log:
             with self._changed:
                 place.at, place.number = self._stored_bytes, self.stored
 
-    def wait(self, place: Place, timeout: float) -> None:
+    def wait(self, place: Cursor, timeout: float) -> None:
         """Return when there is something to read there, or after so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.stored > place.number, timeout)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 from channels.file.log import Entry, Log
 from plugins import (
     Batch,
     EventId,
+    Metrics,
     Origin,
     PartitionClaim,
     Reader,
@@ -20,23 +22,59 @@ from plugins import (
     Undecodable,
 )
 
-if TYPE_CHECKING:
-    from channels.file.channel import FileChannel
-
 MERGE_EVENTS, MERGE_BYTES = 10_000, 16 << 20
 """Small puts are handed out together, up to so many events or bytes."""
+
+
+class GroupCoordinator(Protocol):
+    """Partitions and committed offsets of the readers of one channel. Its methods may be called on any thread."""
+
+    metrics: Metrics
+
+    def partitions(self, reader: FileReader) -> set[int]:
+        """Return the partitions that are to be this reader's, and assign it those that no reader has."""
+
+    def leave(self, reader: FileReader) -> None:
+        """Remove a reader."""
+
+    def committed(self, partition: int) -> tuple[PartitionClaim, int]:
+        """Return the committed offset of a partition, with the `PartitionClaim` of that commit."""
+
+    def commit(self, ends: Mapping[PartitionClaim, int]) -> None:
+        """Commit offsets. Raises Retry."""
+
+    def taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
+        """Count events that a reader has taken, up to the number `end`, exclusive."""
+
+    def moved(self) -> None:
+        """Count the taken events again, after a reader moved its cursor."""
+
+    def lost(self, path: Path, first: int, end: int) -> None:
+        """Count the entries from `first` to `end`, exclusive, as lost."""
+
+    def topic_id(self, partition: int) -> str:
+        """Return `PartitionClaim.topic_id` of a partition."""
+
+    def is_of_this_run(self, partition: int) -> bool:
+        """Return True if no other process can have put or taken entries of this partition."""
+
+    def rename_run(self) -> None:
+        """Give the events of this run new ids. Raises Retry."""
+
+    def pressed(self) -> bool:
+        """Return True if sources wait for room that taken events occupy."""
 
 
 class FileReader(Reader):
     """Takes the entries of the partitions that are its own, in their order. Used by one thread."""
 
-    def __init__(self, channel: FileChannel, log: Log, owner: RebalanceListener, member: str) -> None:
+    def __init__(self, coordinator: GroupCoordinator, log: Log, owner: RebalanceListener, member: str) -> None:
         self.member = member
         self.positions: dict[int, int] = {}
         """By partition of its own: the entry to be taken next."""
         self.held: set[int] = set()
         """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
-        self._channel, self._log, self._owner = channel, log, owner
+        self._coordinator, self._log, self._owner = coordinator, log, owner
         self._claims: dict[int, PartitionClaim] = {}
         self._bounds: dict[int, set[int]] = {}
         """By partition: begins and ends of the batches that were taken, from the committed offset on."""
@@ -46,7 +84,7 @@ class FileReader(Reader):
 
     def take(self, timeout: float) -> Taken | None:
         """Return the next entries of one partition; see `Reader`. Raises Retry if events have got new ids."""
-        if any(claim.topic_id != self._channel.topic_id(partition) for partition, claim in self._claims.items()):
+        if any(claim.topic_id != self._coordinator.topic_id(partition) for partition, claim in self._claims.items()):
             raise Retry("events of the channel have got new ids: beginning again")
         self._rebalance()
         gathered: list[tuple[Entry, memoryview]] = []
@@ -61,11 +99,11 @@ class FileReader(Reader):
         if not gathered:
             self._log.wait(self._place, timeout)
             return None
-        self._channel.metrics.add("EventTakeAttemptCount", events)
+        self._coordinator.metrics.add("EventTakeAttemptCount", events)
         return self._decoded(gathered)
 
     def _next(self) -> tuple[Entry, memoryview] | None:
-        """The next entry of its partitions that it has not taken."""
+        """Return the next entry of its partitions that it has not taken."""
         if (pushed := self._pushed) is not None:
             self._pushed = None
             return pushed
@@ -74,7 +112,7 @@ class FileReader(Reader):
             found = self._log.read(self._place)
             read = self._place.number if found is None else found[0].number
             if read > expected:
-                self._channel.lost(path, expected, read)
+                self._coordinator.lost(path, expected, read)
             if found is None or found[0].number >= self.positions.get(found[0].partition, sys.maxsize):
                 return found
         return None
@@ -94,14 +132,14 @@ class FileReader(Reader):
             origin = Origin.of_record(claim.topic, partition, entry.number, entry.arrival, len(batch), claim.stem)
             parts.append(Batch(batch.records, origin))
         self._bounds.setdefault(partition, set()).update((start, end))
-        self._channel.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
+        self._coordinator.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
         if not parts:
             parts.append(Batch.of([], Origin.of_records(claim.topic, partition, [], [], claim.stem)))
         return Taken(partition, start, end, Batch.concat(parts), tuple(undecodable))
 
     def _rebalance(self) -> None:
         """Take the partitions that are this reader's now, and give up the others."""
-        own = self._channel.partitions(self)
+        own = self._coordinator.partitions(self)
         if gone := self.positions.keys() - own:
             self._owner.revoked(set(gone))
             for partition in gone:
@@ -109,22 +147,22 @@ class FileReader(Reader):
             self.rewind({})
         self.held &= own
         if new := self.held - self.positions.keys():
-            committed = dict(map(self._channel.committed, new))
+            committed = dict(map(self._coordinator.committed, new))
             answer = self._owner.assigned({claim: position or None for claim, position in committed.items()})
             starts = {claim: position or 0 for claim, position in answer.items()}
             if any(self._is_foreign(claim.partition, end, end > self._log.end) for claim, end in starts.items()):
                 self._rename_run()
-            self._channel.commit(starts)
+            self._coordinator.commit(starts)
             self._claims.update({claim.partition: claim for claim in starts})
             self.rewind({claim.partition: position for claim, position in starts.items()})
 
     def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Commit offsets; see `Reader`. Raises Retry if events have got new ids meanwhile."""
         own = {claim: end for claim, end in positions.items() if claim.partition in self.positions}
-        if any(claim.topic_id != self._channel.topic_id(claim.partition) for claim in own):
+        if any(claim.topic_id != self._coordinator.topic_id(claim.partition) for claim in own):
             raise Retry("events of the channel have got new ids: beginning again")
         self._claims.update({claim.partition: claim for claim in own})
-        self._channel.commit(own)
+        self._coordinator.commit(own)
         for claim, end in own.items():
             self._bounds[claim.partition] = {at for at in self._bounds.get(claim.partition, ()) if at >= end}
 
@@ -133,27 +171,27 @@ class FileReader(Reader):
         for partition, position in positions.items():
             # A commit log ends where something that was taken ends; else another process has committed to it.
             expected = position in self._bounds.get(partition, {position})
-            expected = expected or position == self._channel.committed(partition)[1]
+            expected = expected or position == self._coordinator.committed(partition)[1]
             if self._is_foreign(partition, position, not expected):
                 self._rename_run()
         self.positions.update(positions)
         self._pushed = None
         self._place = self._log.place(min(self.positions.values(), default=0))
-        self._channel.moved()
+        self._coordinator.moved()
 
     def _is_foreign(self, partition: int, position: int, unexpected: bool) -> bool:
-        return unexpected and self._channel.is_of_this_run(partition) and position > 0
+        return unexpected and self._coordinator.is_of_this_run(partition) and position > 0
 
     def _rename_run(self) -> None:
         """Give the events new ids. Raises Retry always, as the sink has to begin again with these."""
-        self._channel.rename_run()
+        self._coordinator.rename_run()
         raise Retry("events of the channel have got new ids: beginning again")
 
     def pressed(self) -> bool:
         """Return True if taken events occupy room that sources wait for."""
-        return self._channel.pressed()
+        return self._coordinator.pressed()
 
     def close(self) -> None:
         """Leave the channel; commits nothing."""
-        self._channel.leave(self)
+        self._coordinator.leave(self)
         self.positions.clear()

@@ -14,11 +14,10 @@ from confluent_kafka.admin import AdminClient
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
-from channels.kafka.looking import Looking
+from channels.kafka.looking import TopicLookup
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.outside import OutsideCommits
 from channels.kafka.positions import (
-    ANSWER_SECONDS,
     TopicIds,
     assigned,
     called,
@@ -52,9 +51,10 @@ from plugins import (
     Whereabouts,
 )
 from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
-from plugins.shared.kafkaerrors import Heard, metadata, unusable
+from plugins.shared.kafkaerrors import ReportedErrors, metadata, unusable
 from plugins.shared.kafkaoffsets import committed, members_of, watermarks
 from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 from plugins.shared.offsets import RecordsLost
 
 
@@ -96,8 +96,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        client, heard, whose = self._client(config.producer), Heard(), f"channel {self.name}: "
-        found = metadata(client, ANSWER_SECONDS, whose)
+        client, heard, whose = self._client(config.producer), ReportedErrors(), f"channel {self.name}: "
+        found = metadata(client, REQUEST_SECONDS, whose)
         if foreign := config.foreign(found.cluster_id):
             raise Retry(f"{whose}{foreign}")
         there = config.topic in found.topics
@@ -114,7 +114,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             limits = topic.limits()
             if limits.compacted:
                 raise FlafkaError(f"channel {self.name}: {COMPACTED.format(config.topic)}")
-            self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
+            self._cluster_id = admin.list_topics(config.topic, timeout=REQUEST_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
@@ -140,7 +140,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             return
         client = self._client(config.producer)
         try:
-            found = metadata(client, ANSWER_SECONDS)
+            found = metadata(client, REQUEST_SECONDS)
         except Retry as e:
             yield str(e)
             return
@@ -162,7 +162,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                     f"{config.bootstrap_servers}: start the others or set `replication = {len(found.brokers)}`"
                 )
         except (KafkaException, TimeoutError) as e:
-            yield str(unusable(client, e, Heard(), topic=config.topic, right="Describe"))
+            yield str(unusable(client, e, ReportedErrors(), topic=config.topic, right="Describe"))
 
     # --- in
 
@@ -273,9 +273,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         claim = self._claim(group)._replace(topic_id=self._ids().get())
         consumer = self._onlooker(group)
         try:
-            partitions = consumer.list_topics(self.config.topic, timeout=ANSWER_SECONDS).topics[self.config.topic]
+            partitions = consumer.list_topics(self.config.topic, timeout=REQUEST_SECONDS).topics[self.config.topic]
             found = committed(
-                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], ANSWER_SECONDS
+                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], REQUEST_SECONDS
             )
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
@@ -294,8 +294,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
         consumer, topic = self._onlooker(None, properties), self.config.topic
         try:
-            partitions = consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
-            return {p: watermarks(consumer, TopicPartition(topic, p), ANSWER_SECONDS) for p in partitions}
+            partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
+            return {p: watermarks(consumer, TopicPartition(topic, p), REQUEST_SECONDS) for p in partitions}
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:
@@ -307,7 +307,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         try:
             at = OFFSET_BEGINNING if start is None else start
             consumer.assign([TopicPartition(self.config.topic, partition, at)])
-            message = consumer.poll(ANSWER_SECONDS)
+            message = consumer.poll(REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:
@@ -343,7 +343,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """Return the group's members, by their static ids if they have one, and their hosts."""
         name = group or self.config.group_id
         try:
-            members = members_of(AdminClient(self._client(self.config.consumer)), name, ANSWER_SECONDS)
+            members = members_of(AdminClient(self._client(self.config.consumer)), name, REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
         return {called(member): list(assigned(member.assignment, self.config.topic)) for member in members}
@@ -398,13 +398,15 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _outside(self) -> OutsideCommits:
         return OutsideCommits(self._onlooker, self.confirm, self.log)
 
-    def _looking(self) -> Looking:
+    def _looking(self) -> TopicLookup:
         config = self.config
-        return Looking(self._client(config.consumer), config.topic, config.group_id, self.decode)
+        return TopicLookup(self._client(config.consumer), config.topic, config.group_id, self.decode)
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}
 
     def _unreachable(self, error: Exception) -> str:
         client = self._client(self.config.consumer)
-        return str(unusable(client, error, Heard(), f"channel {self.name}: ", topic=self.config.topic, right="Read"))
+        return str(
+            unusable(client, error, ReportedErrors(), f"channel {self.name}: ", topic=self.config.topic, right="Read")
+        )

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 
-class Delivery:
+class DeliveryReports:
     """Delivery reports of the records that one put has handed to one producer.
 
     A report takes a few hundred nanoseconds, on any thread and without a lock: appending to a list is atomic.

@@ -10,14 +10,13 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
 from plugins.shared.kafkaclient import CONSUMER, reason
 from plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
-
-ANSWER_SECONDS = 10.0
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 
 Decode = Callable[[Iterator[Record], PartitionClaim], Taken | None]
 Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]
 
 
-class Looking:
+class TopicLookup:
     """A topic, to be looked into. Raises Retry where its brokers do not answer."""
 
     def __init__(self, properties: Mapping[str, Any], topic: str, group: str, decode: Decode) -> None:
@@ -26,19 +25,20 @@ class Looking:
         self._topic, self._decode = topic, decode
 
     def cluster(self) -> str:
-        """The id of its cluster."""
-        return str(self._asked(lambda consumer: consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)).cluster_id)
+        """Return the id of its cluster."""
+        listed = self._asked(lambda consumer: consumer.list_topics(self._topic, timeout=REQUEST_SECONDS))
+        return str(listed.cluster_id)
 
     def at(self, time: int) -> dict[int, int]:
         """Return the first offsets at or after that time, as `KafkaBackedChannel.at` does."""
 
         def ask(consumer: Consumer) -> dict[int, int]:
-            partitions = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
+            partitions = consumer.list_topics(self._topic, timeout=REQUEST_SECONDS).topics[self._topic].partitions
             wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
-            found = {one.partition: one.offset for one in offsets_at(consumer, wanted, ANSWER_SECONDS)}
+            found = {one.partition: one.offset for one in offsets_at(consumer, wanted, REQUEST_SECONDS)}
             if ends := {one.partition: self._marks(consumer, one)[1] for one in wanted if found[one.partition] < 0}:
                 again = [one for one in wanted if one.partition in ends]  # a newer one may have come before its end
-                for one in offsets_at(consumer, again, ANSWER_SECONDS):
+                for one in offsets_at(consumer, again, REQUEST_SECONDS):
                     found[one.partition] = one.offset if one.offset >= 0 else ends[one.partition]
             return found
 
@@ -49,7 +49,7 @@ class Looking:
         consumer = Consumer(self._properties)
         try:
             at = TopicPartition(self._topic, claim.partition, start)
-            records = (_record(one) for one in read_up_to(consumer, at, end, ANSWER_SECONDS))
+            records = (_record(one) for one in read_up_to(consumer, at, end, REQUEST_SECONDS))
             within = (record for record in records if start <= record.offset < end)
             while (taken := self._decode(within, claim)) is not None:
                 yield taken
@@ -76,7 +76,7 @@ class Looking:
 
     def _marks(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
         at = TopicPartition(at.topic, at.partition)
-        return watermarks(consumer, at, ANSWER_SECONDS)
+        return watermarks(consumer, at, REQUEST_SECONDS)
 
     def _asked(self, ask: Callable[[Consumer], Any]) -> Any:
         consumer = Consumer(self._properties)

@@ -15,7 +15,7 @@ from plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
 from plugins.shared.kafkaclient import CONSUMER, accepts, reason
 from plugins.shared.kafkaoffsets import committed, watermarks
 
-ANSWER_SECONDS = 3.0
+MONITORING_REQUEST_SECONDS = 3.0
 """A broker that takes no connection in that time is shown as one that does not answer."""
 RECORD_SECONDS = 2.0
 """For the oldest records of a backlog; what was not read by then is looked for again the next time."""
@@ -55,7 +55,7 @@ class KafkaOnlooker(Onlooker):
     def cluster(self) -> ClusterLook:
         """By the metadata that the first broker that answers has, and by connecting to each."""
         try:
-            metadata = self._consumer(None).list_topics(self._topic, timeout=ANSWER_SECONDS)
+            metadata = self._consumer(None).list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS)
         except KafkaException as e:
             if not self._brokers:
                 raise Retry(f"no broker answers: {reason(e)}") from e
@@ -106,11 +106,11 @@ class KafkaOnlooker(Onlooker):
 
     def _left(self, consumer: Consumer) -> dict[int, _Range]:
         """By partition with more to read: the position of the group, and the end."""
-        found = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
-        positions = committed(consumer, [TopicPartition(self._topic, p) for p in found], ANSWER_SECONDS)
+        found = consumer.list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS).topics[self._topic].partitions
+        positions = committed(consumer, [TopicPartition(self._topic, p) for p in found], MONITORING_REQUEST_SECONDS)
         left: dict[int, _Range] = {}
         for at in positions:
-            low, high = watermarks(consumer, at, ANSWER_SECONDS)
+            low, high = watermarks(consumer, at, MONITORING_REQUEST_SECONDS)
             start = max(at.offset, low)  # below 0 where there is no position
             if start < high:
                 left[at.partition] = start, high
@@ -161,7 +161,7 @@ class KafkaOnlooker(Onlooker):
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         self._retention = None
         with contextlib.suppress(KafkaException, TimeoutError):
-            settings = self._admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)
+            settings = self._admin.describe_configs([resource])[resource].result(MONITORING_REQUEST_SECONDS)
             kept = int(settings["retention.ms"].value or -1)
             self._retention = None if kept < 0 else kept / 1000
         self._retention_due = time.monotonic() + RETENTION_SECONDS

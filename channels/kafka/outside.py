@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from channels.kafka.positions import ANSWER_SECONDS
 from plugins import Conflict, LastRecord, PartitionClaim, Retry
 from plugins.shared.kafkaoffsets import committed, metadata_of
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, RecordsLost, overtaken, undone
 
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
@@ -83,7 +83,7 @@ class OutsideCommits:
                     )
                     for partition, claim in claims.items()
                 }
-                for at in committed(consumer, [*offsets.values()], ANSWER_SECONDS):
+                for at in committed(consumer, [*offsets.values()], REQUEST_SECONDS):
                     claim, said = claims[at.partition], OffsetMetadata.parse(metadata_of(at))
                     if said.topic_id != claim.topic_id:  # of another topic, or gone with that
                         self._confirm(claim)

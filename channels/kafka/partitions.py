@@ -14,7 +14,7 @@ from channels.kafka.records import texts_of
 from plugins import Batch, Retry
 from plugins.shared.kafkaclient import reason
 
-LOOK_SECONDS = 10.0
+MISSING_PARTITION_SECONDS = 10.0
 """A partition that is not there is looked for again after so long."""
 ANY_PARTITION = -1
 """The client's word for it: the one of the key, else one after another."""
@@ -76,7 +76,7 @@ class Partitions:
         with self._lock:
             if time.monotonic() < self._look_due:
                 return
-            self._look_due = time.monotonic() + LOOK_SECONDS
+            self._look_due = time.monotonic() + MISSING_PARTITION_SECONDS
         try:
             found = self._look()
         except KafkaException as e:

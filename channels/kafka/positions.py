@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
 from plugins.shared.kafkaclient import CONSUMER, reason
 from plugins.shared.kafkaoffsets import metadata_of, watermarks
+from plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS
 from plugins.shared.offsets import (
     NO_TOPIC_ID,
     VERSION,
@@ -25,10 +26,6 @@ from plugins.shared.offsets import (
     unreadable,
 )
 
-ANSWER_SECONDS = 10.0
-"""Time for an answer about a topic or a group, in seconds."""
-LIST_SECONDS = 2.0
-"""Time for a list of topics or groups, in seconds; the reader does not poll meanwhile."""
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
 """For a look at single records: the brokers send at least one, whatever its size."""
 _UNIQUE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -59,7 +56,7 @@ class TopicIds:
         brokers are too old.
         """
         try:
-            found = self._request().result(ANSWER_SECONDS)
+            found = self._request().result(REQUEST_SECONDS)
         except (KafkaException, TimeoutError) as e:
             self._unanswered = True
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
@@ -94,7 +91,7 @@ class TopicIds:
         # Not by `describe_consumer_groups`: when a group's coordinator is lost, what the admin client asked of it
         # aborts the process (librdkafka 2.16, issue 4605).
         try:
-            found: list[Any] = self._admin.list_groups(group, timeout=LIST_SECONDS)
+            found: list[Any] = self._admin.list_groups(group, timeout=METADATA_SECONDS)
         except KafkaException:
             return frozenset()
         known = [one for one in found if one.error is None and one.state == "Stable"]
@@ -107,13 +104,13 @@ class TopicIds:
             # The client goes on asking the broker that it took for the controller, which may be lost, for minutes;
             # whatever metadata it gets names another one.
             with contextlib.suppress(KafkaException):
-                self._admin.list_topics(self._topic, timeout=LIST_SECONDS)
+                self._admin.list_topics(self._topic, timeout=METADATA_SECONDS)
             self._unanswered = False
         topics = TopicCollection([self._topic])
-        return self._admin.describe_topics(topics, request_timeout=ANSWER_SECONDS)[self._topic]
+        return self._admin.describe_topics(topics, request_timeout=REQUEST_SECONDS)[self._topic]
 
 
-class Log:
+class PartitionLog:
     """One partition as the brokers have it now, seen by a consumer that is nobody's otherwise."""
 
     def __init__(self, consumer: Consumer, claim: PartitionClaim) -> None:
@@ -128,7 +125,7 @@ class Log:
         were read. Raises Retry, and KafkaException.
         """
         at = TopicPartition(self._topic, self._partition)
-        low, high = watermarks(self._consumer, at, ANSWER_SECONDS)
+        low, high = watermarks(self._consumer, at, REQUEST_SECONDS)
         after, before, step = position, position - 1, 1  # usually the record just before is the one
         while before >= low and self._is_later(before, position, leader_epoch):
             after, before, step = before, before - step, step * 2
@@ -155,7 +152,7 @@ class Log:
 
     def low(self) -> int:
         """Return the offset of the oldest record. Raises as `truncated`."""
-        return watermarks(self._consumer, TopicPartition(self._topic, self._partition), ANSWER_SECONDS)[0]
+        return watermarks(self._consumer, TopicPartition(self._topic, self._partition), REQUEST_SECONDS)[0]
 
     def _is_later(self, offset: int, position: int, leader_epoch: int) -> bool:
         """Return True if the next record from that offset on is of a later epoch, or not before the position."""
@@ -165,7 +162,7 @@ class Log:
     def _first(self, offset: int) -> Any:
         """The first record from there on; None where there is none."""
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
-        message = self._consumer.poll(ANSWER_SECONDS)
+        message = self._consumer.poll(REQUEST_SECONDS)
         if message is None:
             raise Retry(f"{self._topic}-{self._partition} does not answer")
         error = message.error()
@@ -211,7 +208,7 @@ def read_before(
 def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Before]) -> Iterator[FlafkaError]:
     """Yield an error for each partition before whose offset brokers have lost a record; others may lie there now.
 
-    Raises as `Log.truncated` does.
+    Raises as `PartitionLog.truncated` does.
     """
     known = {claim: before for claim, before in read.items() if before.last != LastRecord()}
     if not known:
@@ -219,7 +216,7 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
     consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
     try:
         for claim, (offset, last, committed) in known.items():
-            log, start = Log(consumer, claim), None
+            log, start = PartitionLog(consumer, claim), None
             if last.leader_epoch >= 0:
                 start, _ = log.truncated(offset, last.leader_epoch)
             if start is not None:
@@ -242,7 +239,7 @@ def leader_epochs(
     consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
     try:
         for claim, offset in positions.items():
-            if (epoch := Log(consumer, claim).leader_epoch(offset - 1)) >= 0:
+            if (epoch := PartitionLog(consumer, claim).leader_epoch(offset - 1)) >= 0:
                 found[claim] = epoch
     except (KafkaException, Retry):  # not worth a failure: the partition is read without it
         pass

@@ -14,14 +14,14 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.delivery import Delivery
+from channels.kafka.delivery import DeliveryReports
 from channels.kafka.partitions import Partitions
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
 from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, failure, is_broken, reason
-from plugins.shared.kafkaerrors import Heard, login
+from plugins.shared.kafkaclient import BROKEN, PROBE_SECONDS, failure, is_broken, reason
+from plugins.shared.kafkaerrors import ReportedErrors, login
 from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
 from plugins.threads import start_thread
@@ -152,7 +152,7 @@ class ChannelProducer:
 
     def _hear(self, error: KafkaError) -> None:
         """Note why brokers refuse this client: its password may be changed while it is connected."""
-        heard = Heard()
+        heard = ReportedErrors()
         heard(error)
         if why := heard.refusal():
             self._refusal, self._refused_at = login(why, self._properties), time.monotonic()
@@ -172,7 +172,7 @@ class ChannelProducer:
         `placed` is called as soon as records of later puts can only come behind this batch.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
-        delivery = Delivery(self._producer, len(batch))
+        delivery = DeliveryReports(self._producer, len(batch))
         rejected = self._produce_rows(batch, range(len(batch)), delivery)
         placed()
         with self.metrics.timed("KafkaEventSendTimer"):
@@ -185,7 +185,7 @@ class ChannelProducer:
         if rejected:
             raise Rejected({EventId("", -1, -1, row): reason for row, reason in sorted(rejected.items())})
 
-    def _put_again(self, batch: Batch, delivery: Delivery) -> dict[int, str]:
+    def _put_again(self, batch: Batch, delivery: DeliveryReports) -> dict[int, str]:
         """Produce the failed records once more until each is stored or refused alone; return the refused rows.
 
         Raises Retry where none is stored and the reason is not in a record: the whole put may be repeated then.
@@ -218,7 +218,7 @@ class ChannelProducer:
                 self._stall(-1)
         return rejected
 
-    def _put_alone(self, batch: Batch, failed: Delivery, rejected: dict[int, str]) -> Delivery:
+    def _put_alone(self, batch: Batch, failed: DeliveryReports, rejected: dict[int, str]) -> DeliveryReports:
         """Produce the failed records with one record in each request; add rows refused for good to `rejected`."""
         rows = sorted(row for some, _ in failed.failed for row in some)
         mask = np.zeros(len(batch), bool)
@@ -226,7 +226,7 @@ class ChannelProducer:
         producer = self._new_producer({"batch.num.messages": 1})
         with self._lock:
             self._beside += ((producer, float("inf")),)
-        delivery = Delivery(producer, failed.events)
+        delivery = DeliveryReports(producer, failed.events)
         delivery.record_events = failed.record_events
         try:
             rejected |= self._produce_rows(batch.where(pa.array(mask)), rows, delivery)
@@ -253,7 +253,7 @@ class ChannelProducer:
             return f"with its headers, {self._too_large(size)}"
         return f"topic {self._config.topic} takes no such record: {error.str()}"
 
-    def _failure(self, error: KafkaError, delivery: Delivery) -> Retry:
+    def _failure(self, error: KafkaError, delivery: DeliveryReports) -> Retry:
         if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             return self._given_up(delivery)
         return self._retry(error)
@@ -313,12 +313,12 @@ class ChannelProducer:
 
     # --- records of a batch
 
-    def _produce_rows(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
+    def _produce_rows(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
         """Produce a batch whose events have these row numbers in the put; return rows that no record can hold."""
         produce = self._produce_pieces if self._config.format == "arrow" else self._produce_events
         return produce(batch, rows, delivery)
 
-    def _produce_pieces(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
+    def _produce_pieces(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
         """Many events a record."""
         rejected: dict[int, str] = {}
         config = self._config
@@ -348,7 +348,7 @@ class ChannelProducer:
         """Make records of batches of at most `size` bytes, for a while."""
         self._fitting, self._fitted_at = size, time.monotonic()
 
-    def _produce_events(self, batch: Batch, rows: Sequence[int], delivery: Delivery) -> dict[int, str]:
+    def _produce_events(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
         """One event a record."""
         config = self._config
         values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
@@ -375,13 +375,13 @@ class ChannelProducer:
 
     def _count_partitions(self) -> int:
         topic = self._config.topic
-        return len(self._producer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions)
+        return len(self._producer.list_topics(topic, timeout=PROBE_SECONDS).topics[topic].partitions)
 
     def _too_large(self, size: int) -> str:
         most = self._limits.record_bytes
         return f"an event of {size:,} bytes is larger than a record of the channel may be ({most:,})"
 
-    def _await(self, delivery: Delivery) -> None:
+    def _await(self, delivery: DeliveryReports) -> None:
         started, reported, stalled = time.monotonic(), 0, False
         replaced = 0.0
         try:
@@ -407,7 +407,7 @@ class ChannelProducer:
             if stalled:
                 self._stall(-1)
 
-    def _given_up(self, delivery: Delivery) -> Retry:
+    def _given_up(self, delivery: DeliveryReports) -> Retry:
         what = "closed" if self._closed.is_set() else "replaced"
         return Retry(f"channel {self.name}: its client was {what} while {delivery.events} events waited")
 
@@ -451,7 +451,7 @@ class ChannelProducer:
         partition: int,
         headers: KafkaHeaders,
         rows: Sequence[int],
-        delivery: Delivery,
+        delivery: DeliveryReports,
     ) -> None:
         """Produce one record, which holds these rows of the put."""
         delivery.expect(1)
@@ -474,7 +474,7 @@ class ChannelProducer:
                 self._replace_broken(delivery.producer, e)
                 raise self._retry(e.args[0]) from e
 
-    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: Delivery) -> None:
+    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: DeliveryReports) -> None:
         """Several records in one call, which knows no record headers."""
         began = 0.0
         while messages:
@@ -503,7 +503,7 @@ class ChannelProducer:
                 began = began or time.monotonic()
                 self._wait_for_room(delivery, began)
 
-    def _refuse_old(self, delivery: Delivery) -> None:
+    def _refuse_old(self, delivery: DeliveryReports) -> None:
         """One put uses one client: the rest of it in another one would be in the topic once more than its head."""
         if not self._is_used(delivery.producer):
             raise self._given_up(delivery)
@@ -512,7 +512,7 @@ class ChannelProducer:
         """Return True if the producer has not been given up."""
         return producer is self._producer or any(producer is one for one, _ in self._beside)
 
-    def _wait_for_room(self, delivery: Delivery, began: float) -> None:
+    def _wait_for_room(self, delivery: DeliveryReports, began: float) -> None:
         if self.stopping.wait(0.005):
             raise Retry(f"channel {self.name} is full and the agent is stopping")
         self._replace_if_stuck(delivery, began)
@@ -540,7 +540,7 @@ class ChannelProducer:
         if is_broken(error):
             self._replace(used)
 
-    def _replace_if_stuck(self, delivery: Delivery, began: float) -> None:
+    def _replace_if_stuck(self, delivery: DeliveryReports, began: float) -> None:
         """Replace a stalled client. Records stored without an answer are in the topic twice then."""
         reported = delivery.reported
         if (quiet := self._standstill.stuck(began)) and delivery.reported == reported:

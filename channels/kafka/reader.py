@@ -34,6 +34,7 @@ from plugins import (
     Taken,
 )
 from plugins.shared.kafkaoffsets import committed, watermarks
+from plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
 from plugins.shared.offsets import (
     OffsetMetadata,
     RecordsLost,
@@ -43,15 +44,10 @@ from plugins.shared.offsets import (
 )
 from plugins.shared.polling import Fenced, Poller
 
-COMMITTED_SECONDS = 10.0
-POLL_SECONDS = 0.02
 CONFIRM_SECONDS = 0.01
 """Shortest time between two questions for the topic's id, in seconds."""
-LOOK_SECONDS = 5.0
-"""Longest time between two questions for the topic's id, in seconds: a topic that was recreated may have records
-before the position.
-"""
-ASK_SECONDS = 60.0
+POLLING_THREAD_SECONDS = 60.0
+"""Longest wait for a call that the polling thread makes for another one: a rebalance may hold it up."""
 ENDS_SECONDS = 1.0
 """Interval at which the ends of partitions are noted."""
 OWNER_SECONDS = 240.0
@@ -78,7 +74,7 @@ class KafkaReader(Poller, Reader):
         log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(properties, f"{claim.group}-consumer", POLL_SECONDS, metrics, log)
+        super().__init__(properties, f"{claim.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
         self._claim, self._owner, self._decode = claim, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
         self._unread = UnreadPartitions(topic_ids, claim.group)
@@ -175,7 +171,7 @@ class KafkaReader(Poller, Reader):
             raise Retry(f"group {self._claim.group}: this is no member any more")
         return found
 
-    def _ask(self, work: Callable[[], Any], seconds: float = ASK_SECONDS) -> Any:
+    def _ask(self, work: Callable[[], Any], seconds: float = POLLING_THREAD_SECONDS) -> Any:
         """The result of a call made on the polling thread. Raises Retry where there is none in time."""
         with self.changed:
             if self.closing:
@@ -236,7 +232,7 @@ class KafkaReader(Poller, Reader):
 
     def _confirm(self) -> None:
         """Ask for the topic's id, once for all that was fetched meanwhile."""
-        wait = CONFIRM_SECONDS if self._fetched.unasked else LOOK_SECONDS
+        wait = CONFIRM_SECONDS if self._fetched.unasked else TOPIC_ID_SECONDS
         if self._asking or not self._claim.topic_id or time.monotonic() - self._asked_at < wait:
             return
         self._fetched.asked()
@@ -322,7 +318,7 @@ class KafkaReader(Poller, Reader):
         brokers do not answer, or the group has no offset.
         """
         try:
-            (at,) = committed(self.consumer, [TopicPartition(claim.topic, claim.partition)], COMMITTED_SECONDS)
+            (at,) = committed(self.consumer, [TopicPartition(claim.topic, claim.partition)], REQUEST_SECONDS)
         except KafkaException:
             return False
         return at.offset >= end
@@ -356,7 +352,7 @@ class KafkaReader(Poller, Reader):
         numbers = {tp.partition for tp in partitions}
         self._unread.ask()
         wanted = [TopicPartition(self._claim.topic, partition) for partition in sorted(numbers)]
-        at = committed(self.consumer, wanted, COMMITTED_SECONDS) if wanted else []
+        at = committed(self.consumer, wanted, REQUEST_SECONDS) if wanted else []
         claims = claims_of(self._claim, at, self._log)
         for refusal in kept_refusals(claims, at, self._watermarks):
             raise self._lasting(refusal)
@@ -395,7 +391,7 @@ class KafkaReader(Poller, Reader):
 
     def _watermarks(self, partition: int) -> tuple[int, int]:
         """Return the low and the high watermark of a partition of the topic. Raises KafkaException."""
-        return watermarks(self.consumer, TopicPartition(self._claim.topic, partition), COMMITTED_SECONDS)
+        return watermarks(self.consumer, TopicPartition(self._claim.topic, partition), REQUEST_SECONDS)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Have the owner deliver what it took of them."""

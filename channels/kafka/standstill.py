@@ -6,26 +6,26 @@ import threading
 import time
 from collections.abc import Callable
 
-STUCK_SECONDS = 60.0
+FIRST_STALL_SECONDS = 60.0
 """Where nothing was acknowledged for so long, the brokers are asked whether they could take it; twice as long each
 time that another producer did not help."""
-MOST_SECONDS = 600.0
+LONGEST_STALL_SECONDS = 600.0
 """But no longer than that."""
-AGAIN_SECONDS = 30.0
+STALL_CHECK_SECONDS = 30.0
 """They are asked once more after so long, in which a client that is well connects again to brokers that are back."""
 
 
 class Standstill:
     """Looks after a producer, for several puts at once.
 
-    It stands still (librdkafka's issues 2978 and 3009) where nothing was acknowledged for `STUCK_SECONDS` and those
-    that it waits by itself, `patience`, and where the brokers have said twice that they could take it: `writable`
-    asks them.
+    It stands still (librdkafka's issues 2978 and 3009) where nothing was acknowledged for `FIRST_STALL_SECONDS` and
+    those that it waits by itself, `patience`, and where the brokers have said twice that they could take it:
+    `writable` asks them.
     """
 
     def __init__(self, writable: Callable[[], bool], patience: float, stopping: threading.Event) -> None:
         self._writable, self._stopping = writable, stopping
-        self._least = self._patience = STUCK_SECONDS + patience
+        self._least = self._patience = FIRST_STALL_SECONDS + patience
         self._lock = threading.Lock()
         self._moved = time.monotonic()
         self._well = False
@@ -51,7 +51,7 @@ class Standstill:
         try:
             well = self._writable()
         finally:
-            self._due, self._asking = time.monotonic() + AGAIN_SECONDS, False
+            self._due, self._asking = time.monotonic() + STALL_CHECK_SECONDS, False
         with self._lock:
             if moved != self._moved or self._stopping.is_set():
                 return 0.0
@@ -62,5 +62,5 @@ class Standstill:
                 return 0.0
             quiet = time.monotonic() - max(began, moved)
             self._moved, self._well = time.monotonic(), False
-            self._patience = min(2 * self._patience, self._least + MOST_SECONDS)
+            self._patience = min(2 * self._patience, self._least + LONGEST_STALL_SECONDS)
             return quiet

@@ -11,10 +11,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.positions import ANSWER_SECONDS, topic_id_of
+from channels.kafka.positions import topic_id_of
 from channels.kafka.producing import MAX_RECORD_BYTES, Limits
 from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 
 EXISTS_SECONDS = 2.0
 """Maximum time that a put waits for the answer whether the topic exists."""
@@ -39,7 +40,7 @@ class Topic:
         }
         made = config.topic, config.partitions, config.replication
         try:
-            if create_topic(self._admin, *made, settings, ANSWER_SECONDS):
+            if create_topic(self._admin, *made, settings, REQUEST_SECONDS):
                 channel.log.info("created topic %s: %d partitions, %d replicas", *made)
         except KafkaException as e:
             if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
@@ -58,7 +59,7 @@ class Topic:
         """Raise FlafkaError where the brokers, which have these topics, are too old for the channel."""
         names = sorted(topics, key=lambda name: name != self._config.topic)  # another one, before it is created
         if names:
-            topic_id_of(self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(ANSWER_SECONDS))
+            topic_id_of(self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(REQUEST_SECONDS))
 
     def exists(self) -> bool:
         """Return False if the brokers say that there is no such topic. Raises TimeoutError after `EXISTS_SECONDS`."""
@@ -85,10 +86,10 @@ class Topic:
 
     def _known(self, ask: Callable[[], Any]) -> Any:
         """The answer about the topic; the broker that answers may not have heard yet of one just created."""
-        deadline = time.monotonic() + ANSWER_SECONDS
+        deadline = time.monotonic() + REQUEST_SECONDS
         while True:
             try:
-                return ask().result(ANSWER_SECONDS)
+                return ask().result(REQUEST_SECONDS)
             except KafkaException as e:
                 unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
                 if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
@@ -110,8 +111,8 @@ class Topic:
         partitions = self.description().partitions
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
         ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
-        for answer in self._admin.list_offsets(ends, request_timeout=ANSWER_SECONDS).values():
-            answer.result(ANSWER_SECONDS)
+        for answer in self._admin.list_offsets(ends, request_timeout=REQUEST_SECONDS).values():
+            answer.result(REQUEST_SECONDS)
         addresses = list({(node.host, node.port) for one in partitions for node in one.isr})
         with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
             answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)

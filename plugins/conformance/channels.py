@@ -9,10 +9,10 @@ from typing import Any
 from plugins.batch import Batch
 from plugins.channel import Channel, PartitionClaim, Reader
 from plugins.conformance.components import Properties, check_component, make
-from plugins.conformance.samples import PATIENCE_SECONDS, sample_events
+from plugins.conformance.samples import ARRIVAL_SECONDS, sample_events
 from plugins.event import Event, EventId
 
-QUIET_SECONDS = 0.2
+EMPTY_CHANNEL_SECONDS = 0.2
 """A channel that hands out nothing for so long is taken to hold nothing more."""
 
 
@@ -80,9 +80,9 @@ class ClaimsListener:
 def _take(reader: Reader, events: list[Event]) -> list[EventId]:
     """Take as many events, which must be these, and no more. Their ids."""
     got: list[tuple[EventId, Event]] = []
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + ARRIVAL_SECONDS
     while time.monotonic() < deadline:
-        taken = reader.take(QUIET_SECONDS)
+        taken = reader.take(EMPTY_CHANNEL_SECONDS)
         if taken is not None:
             assert not taken.undecodable, f"the channel cannot decode what was put: {taken.undecodable}"
             ids = taken.batch.ids()

@@ -9,7 +9,7 @@ from plugins.columns import MAX_HEADER_COLUMNS
 from plugins.event import Event
 from plugins.origin import Origin
 
-PATIENCE_SECONDS = 30.0
+ARRIVAL_SECONDS = 30.0
 """Maximum time in which a component brings in what was sent, or hands out what was put."""
 
 ODD = b"caf\xe9 \xff\xfe \xc3"

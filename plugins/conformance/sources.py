@@ -11,7 +11,7 @@ from typing import Any
 
 from plugins.batch import Batch
 from plugins.conformance.components import Properties, check_component, make
-from plugins.conformance.samples import ODD, PATIENCE_SECONDS, some_of
+from plugins.conformance.samples import ARRIVAL_SECONDS, ODD, some_of
 from plugins.source import Source
 
 IDLE_SECONDS = 0.5
@@ -90,7 +90,7 @@ class _Drain:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait for the condition, at most until the source has ended or patience is over."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + ARRIVAL_SECONDS
         while not condition() and self._thread.is_alive() and time.monotonic() < deadline:
             self._thread.join(0.01)
         self._tell()

@@ -54,7 +54,7 @@ PROTOCOL: dict[str, Any] = {
 """The same without comments, for clients that know another text."""
 
 
-class Status(enum.IntEnum):
+class AvroStatus(enum.IntEnum):
     """What a server answers."""
 
     OK = 0
@@ -73,7 +73,7 @@ def frame(serial: int, buffers: Sequence[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-class Frames:
+class AvroFrames:
     """Cuts a stream into frames of at most `max_bytes`; nothing is allocated for bytes that have not come."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -148,9 +148,9 @@ def opening(*, first: bool, message: str) -> bytes:
     return handshake + b"\0" + varint(len(name)) + name
 
 
-def read_answer(content: bytes, *, first: bool) -> Status:
+def read_answer(content: bytes, *, first: bool) -> AvroStatus:
     """What the server says. ValueError where it reports an error, or is not to be understood."""
-    reader = _Reader(content)
+    reader = _AvroReader(content)
     if first:
         match = reader.number()
         text, _ = reader.optional(reader.text), reader.optional(lambda: reader.take(16))
@@ -161,10 +161,10 @@ def read_answer(content: bytes, *, first: bool) -> Status:
     if reader.take(1) != b"\0":
         reader.number()  # the kind of error: a text is the only one
         raise ValueError(f"the server reports: {reader.text().decode(errors='replace')[:500]}")
-    return Status(reader.number())
+    return AvroStatus(reader.number())
 
 
-def answer(handshake: bytes, status: Status) -> list[bytes]:
+def answer(handshake: bytes, status: AvroStatus) -> list[bytes]:
     """The buffers of an answer, cut as Flume's server cuts them."""
     return [handshake, b"\0", b"\0" + varint(status)]
 
@@ -187,7 +187,7 @@ class Greeting:
         The name is empty where the client only shakes hands, or must do so again with the text of its protocol.
         ValueError for what is no request.
         """
-        reader = _Reader(content)
+        reader = _AvroReader(content)
         handshake = b""
         if not self._done:
             client_hash = reader.take(16)
@@ -244,7 +244,7 @@ _SECOND = [-_MANY if byte & 0x80 else byte << 6 for byte in range(256)]
 
 
 def scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
-    """For `Events`: headers, still encoded, and body of each event, or with `many` of the array of events."""
+    """Return headers, still encoded, and body of each event, or with `many` of the array of events."""
     heads: list[bytes] = []
     bodies: list[bytes] = []
     head, size = b"\xff", 1
@@ -310,7 +310,7 @@ def _length(number: int) -> int:
     return number
 
 
-class _Reader:
+class _AvroReader:
     """Avro's binary, read step by step. ValueError where it ends too early."""
 
     def __init__(self, data: bytes) -> None:

@@ -207,7 +207,7 @@ def _columns(buffer: Any, count: int, headers: Sequence[tuple[Numbers, ...]]) ->
 
 def decode_event(value: bytes) -> Event:
     """One event. ValueError, which says what is wrong, for anything else than one AvroFlumeEvent."""
-    reader = _Reader(value)
+    reader = _EventReader(value)
     headers: dict[str, str] = {}
     while count := reader.number("the number of headers"):
         if count < 0:
@@ -236,7 +236,7 @@ def long_at(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number of more than ten bytes")
 
 
-class _Reader:
+class _EventReader:
     def __init__(self, value: bytes) -> None:
         self.value, self.at = value, 0
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta, tzinfo
 
-_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+|'")
-_MONTHS = {name.lower(): n for names in (calendar.month_name, calendar.month_abbr) for n, name in enumerate(names)}
-_DAYS = [name.lower() for names in (calendar.day_name, calendar.day_abbr) for name in names]
+from plugins.shared.datepattern import DAYS, MONTHS, Field, is_number, tokens
+
 _FIELDS = {
     "M": ("month", 2), "d": ("day", 2), "D": ("day_of_year", 3), "H": ("hour", 2), "k": ("clock_hour", 2),
     "h": ("clock_half", 2), "K": ("half_hour", 2), "m": ("minute", 2), "s": ("second", 2),
@@ -40,19 +39,14 @@ class TimePattern:
     def __init__(self, pattern: str, zone: tzinfo | None = None) -> None:
         self._zone = zone
         self._yy = False
-        tokens = list(_TOKEN.finditer(pattern))
-        parts = []
-        for number, token in enumerate(tokens):
-            literal, letter = token.groups()
-            if literal is not None:
-                parts.append(re.escape(literal.replace("''", "'") or "'"))
-            elif letter is None:
-                if token[0] == "'":
-                    raise ValueError(f"the time {pattern!r} has a quote that is not closed")
-                parts.append(re.escape(token[0]))
-            else:
-                digits_follow = number + 1 < len(tokens) and _is_number(tokens[number + 1][0])
-                parts.append(self._part(pattern, token[0], digits_follow))
+        try:
+            fields = tokens(pattern)
+        except ValueError as e:
+            raise ValueError(f"the time {pattern!r} has {e}") from None
+        parts = (
+            self._part(pattern, field, is_number(fields, next)) if isinstance(field, Field) else re.escape(field)
+            for next, field in enumerate(fields, 1)
+        )
         try:
             self._regex = re.compile("".join(parts), re.ASCII | re.IGNORECASE)
         except re.error:
@@ -98,7 +92,7 @@ class TimePattern:
         if self._yy and len(found["year"]) == 2:
             pivot = datetime.now(UTC).year - 30
             year += (pivot + 49 - year) // 100 * 100
-        month = numbers.get("month") or _MONTHS[found["month"].lower()] if "month" in found else 1
+        month = numbers.get("month") or MONTHS[found["month"].lower()] if "month" in found else 1
         hour = numbers.get("hour", numbers.get("clock_hour", 0))
         half = numbers.get("half_hour", numbers.get("clock_half"))
         if half is not None:
@@ -111,7 +105,7 @@ class TimePattern:
             if at.year != year:
                 raise ValueError("day of the year")
         if "weekday" in found:  # as Joda-Time has it: that day of the week in which the others are
-            at += timedelta(_DAYS.index(found["weekday"].lower()) % 7 - at.weekday())
+            at += timedelta(DAYS[found["weekday"].lower()] - at.weekday())
         offset = found.get("offset")
         if offset is None:
             local = at.replace(tzinfo=self._zone) if self._zone else at.astimezone()
@@ -123,13 +117,13 @@ class TimePattern:
         millis = (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
         return millis + ahead if offset[0] == "-" else millis - ahead
 
-    def _part(self, pattern: str, letters: str, digits_follow: bool) -> str:
-        letter, count = letters[0], len(letters)
+    def _part(self, pattern: str, field: Field, digits_follow: bool) -> str:
+        letter, count = field
         if letter in "yY":
             self._yy = count == 2
             return rf"(?P<year>[0-9]{{{count}}})" if digits_follow else "(?P<year>[+-]?[0-9]{1,9})"
         if letter == "M" and count > 2:
-            return f"(?P<month>{_any_of(_MONTHS)})"
+            return f"(?P<month>{_any_of(MONTHS)})"
         if letter in _FIELDS:
             name, most = _FIELDS[letter]
             return rf"(?P<{name}>[0-9]{{{f'{min(count, most)}' if digits_follow else f'1,{most}'}}})"
@@ -139,17 +133,13 @@ class TimePattern:
             case "a":
                 return "(?P<half>am|pm)"
             case "E":
-                return f"(?P<weekday>{_any_of(_DAYS)})"
+                return f"(?P<weekday>{_any_of(DAYS)})"
             case "Z" if count < 3:
                 return f"(?P<offset>z|{_OFFSET})"
         built = "y M d D E a H k h K m s S Z"
-        raise ValueError(f"the time {pattern!r} has {letters!r}, which is not built; built are: {built}")
+        raise ValueError(f"the time {pattern!r} has {letter * count!r}, which is not built; built are: {built}")
 
 
-def _any_of(names: dict[str, int] | list[str]) -> str:
+def _any_of(names: Collection[str]) -> str:
     longest_first = sorted((re.escape(name) for name in names if name), key=len, reverse=True)
     return f"(?:{'|'.join(longest_first)})"
-
-
-def _is_number(letters: str) -> bool:
-    return letters[0] in "yYdDHkhKmsS" or (letters[0] == "M" and len(letters) < 3)

@@ -21,11 +21,10 @@ from plugins.problems import Problem
 from plugins.shared.kafkaerrors import AWAY, metadata, sentence
 from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
+from plugins.shared.kafkatimes import CONNECT_SECONDS
 
-CONNECT_SECONDS = 5.0
+PROBE_SECONDS = 5.0
 """Time in which brokers must answer, or they count as away."""
-LOOK_SECONDS = 2.0
-"""Time in which a broker must accept a connection."""
 _PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 CONSUMER: Mapping[str, Any] = {
@@ -97,7 +96,7 @@ def failure(error: Any, text: str) -> Retry:
 def accepts(address: tuple[str, int]) -> bool:
     """Return True if somebody accepts a connection there."""
     try:
-        socket.create_connection(address, timeout=LOOK_SECONDS).close()
+        socket.create_connection(address, timeout=CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
@@ -108,7 +107,7 @@ def answers(client: Mapping[str, Any], address: tuple[str, int], topic: str) -> 
     host, port = address
     there = {**client, "bootstrap.servers": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
     try:
-        AdminClient(there).list_topics(topic, timeout=CONNECT_SECONDS)
+        AdminClient(there).list_topics(topic, timeout=PROBE_SECONDS)
     except KafkaException:
         return False
     return True
@@ -120,7 +119,7 @@ def unreachable(servers: str) -> list[str]:
     def failure(server: str) -> str | None:
         host, _, port = server.rpartition("://")[2].rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         except (OSError, ValueError) as e:
             return f"{server} ({getattr(e, 'strerror', None) or e})"
         return None
@@ -207,7 +206,7 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
         return
     try:
         properties = dict(client())
-        found = metadata(properties, CONNECT_SECONDS)
+        found = metadata(properties, PROBE_SECONDS)
     except Retry as e:
         yield str(e)
         return
@@ -224,7 +223,7 @@ def _unseen(client: Mapping[str, Any], topic: str, servers: str) -> str:
     topics = TopicCollection([topic])
     admin = AdminClient(dict(client))  # which has to outlive its answer
     try:
-        admin.describe_topics(topics, request_timeout=CONNECT_SECONDS)[topic].result()
+        admin.describe_topics(topics, request_timeout=PROBE_SECONDS)[topic].result()
     except KafkaException as e:
         if e.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return sentence(e, topic=topic, right="Describe", client=client)

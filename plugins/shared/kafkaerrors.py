@@ -18,10 +18,9 @@ from confluent_kafka.admin import AdminClient
 
 from plugins.component import require
 from plugins.errors import Retry, Unreachable
+from plugins.shared.kafkatimes import CONNECT_SECONDS
 
-LOOK_SECONDS = 2.0
-"""Timeout of a connection, and of each answer on it."""
-FIRST_SECONDS = 1.0
+EXPLANATION_SECONDS = 1.0
 """After so long without an answer the reason is looked for."""
 _CORRELATION = 0x464C4146
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
@@ -70,7 +69,7 @@ class Unexplained(Unreachable):
     """Brokers have not answered yet, and nothing is wrong with the connections to them."""
 
 
-class Heard:
+class ReportedErrors:
     """Errors that a client has reported; an instance is its `error_cb`."""
 
     def __init__(self) -> None:
@@ -93,7 +92,7 @@ def metadata(client: Mapping[str, Any], seconds: float, whose: str = "") -> Any:
 
     `client` are librdkafka's properties; `whose` begins the sentence, such as `channel c1: `.
     """
-    heard = Heard()
+    heard = ReportedErrors()
     properties: dict[str, Any] = {**client, "error_cb": heard}
     try:
         admin = AdminClient(properties)
@@ -103,15 +102,17 @@ def metadata(client: Mapping[str, Any], seconds: float, whose: str = "") -> Any:
     while True:
         left = deadline - time.monotonic()
         try:
-            return admin.list_topics(timeout=max(0.1, min(left, FIRST_SECONDS)))
+            return admin.list_topics(timeout=max(0.1, min(left, EXPLANATION_SECONDS)))
         except KafkaException as e:
             admin.poll(0)  # the callback runs within it
             failed = unusable(client, e, heard, whose)
-            if left <= FIRST_SECONDS or not isinstance(failed, Unexplained):
+            if left <= EXPLANATION_SECONDS or not isinstance(failed, Unexplained):
                 raise failed from e
 
 
-def unusable(client: Mapping[str, Any], error: Exception, heard: Heard, whose: str = "", **named: str) -> Retry:
+def unusable(
+    client: Mapping[str, Any], error: Exception, heard: ReportedErrors, whose: str = "", **named: str
+) -> Retry:
     """Return what to raise for brokers that have not answered a client with these properties.
 
     `named` are the resources and the right of `sentence`.
@@ -164,7 +165,7 @@ def sentence(
     return str(known.str())
 
 
-def trouble(client: Mapping[str, Any], server: str, heard: Heard) -> Trouble | None:
+def trouble(client: Mapping[str, Any], server: str, heard: ReportedErrors) -> Trouble | None:
     """Connect to a broker as a client with these properties does; None where that shows nothing wrong."""
     protocol = str(client.get("security.protocol", "PLAINTEXT")).upper()
     address = server.rpartition("://")[2]
@@ -173,20 +174,20 @@ def trouble(client: Mapping[str, Any], server: str, heard: Heard) -> Trouble | N
     if not host or not port.isdecimal():
         return Trouble("it must be written as host:port", False)
     try:
-        connection = socket.create_connection((host, int(port)), timeout=LOOK_SECONDS)
+        connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
     except socket.gaierror as e:
         return Trouble(f"unknown host ({e.strerror})", True)
     except ValueError:  # UnicodeError: a label between dots is empty or too long (RFC 1034, section 3.1)
         return Trouble(f"{host} is no name of a host", True)
     except TimeoutError:
-        return Trouble(f"no connection within {LOOK_SECONDS:.0f} s; is a firewall between?", True)
+        return Trouble(f"no connection within {CONNECT_SECONDS:.0f} s; is a firewall between?", True)
     except (OSError, OverflowError) as e:
         why = getattr(e, "strerror", None) or str(e)
         return Trouble(
             f"{why}; is it running? For the cluster of `agent cluster start`, see `agent cluster status`", True
         )
     with connection:
-        connection.settimeout(LOOK_SECONDS)
+        connection.settimeout(CONNECT_SECONDS)
         found = (
             _over_tls(client, connection, (host, int(port)))
             if "SSL" in protocol
@@ -260,7 +261,7 @@ def _silent(host: str, port: int) -> Trouble:
         return _wants_tls()
     with (
         contextlib.suppress(OSError),
-        socket.create_connection((host, port), timeout=LOOK_SECONDS) as connection,
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection,
     ):
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
         if connection.recv(5) == b"HTTP/":
@@ -277,7 +278,7 @@ def _speaks_tls(host: str, port: int) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((host, port), timeout=LOOK_SECONDS) as connection,
+            socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection,
             context.wrap_socket(connection),
         ):
             return True
@@ -290,7 +291,7 @@ def _closes(client: Mapping[str, Any], host: str, port: int, tls: bool) -> bool:
     request = struct.pack(">hhihi", 3, 0, _CORRELATION, -1, 0)  # Metadata, of all topics
     try:
         with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection((host, port), timeout=LOOK_SECONDS))
+            connection = stack.enter_context(socket.create_connection((host, port), timeout=CONNECT_SECONDS))
             if tls:
                 connection = stack.enter_context(tls_context(client).wrap_socket(connection, server_hostname=host))
             connection.sendall(struct.pack(">i", len(request)) + request)
@@ -366,7 +367,7 @@ def _subject(at: tuple[str, int]) -> str:
     """Return ` (CN=…)` of the certificate there, or nothing if it cannot be read."""
     try:
         x509 = require("cryptography.x509", "tls")
-        found = x509.load_pem_x509_certificate(ssl.get_server_certificate(at, timeout=LOOK_SECONDS).encode())
+        found = x509.load_pem_x509_certificate(ssl.get_server_certificate(at, timeout=CONNECT_SECONDS).encode())
         return f" ({found.subject.rfc4514_string()})"
     except Exception:  # noqa: BLE001  # the sentence does without
         return ""

@@ -83,7 +83,7 @@ def _jks(data: bytes, password: str, key_password: str) -> Keystore:
     content, secret = data[:-20], password.encode("utf-16-be")
     if hashlib.sha1(secret + _SALT + content).digest() != data[-20:]:  # noqa: S324  # what the format says
         raise ValueError("the password is wrong, or the file is damaged")
-    reader = _Reader(content, 4)
+    reader = _DataInput(content, 4)
     version, entries = reader.number(), reader.number()
     key, chain, trusted = b"", [], []
     for _ in range(entries):
@@ -102,7 +102,7 @@ def _jks(data: bytes, password: str, key_password: str) -> Keystore:
     return Keystore(key, chain, trusted)
 
 
-class _Reader:
+class _DataInput:
     """Java's DataInput; the content was checked by its digest before."""
 
     def __init__(self, data: bytes, at: int) -> None:

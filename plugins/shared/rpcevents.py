@@ -25,7 +25,7 @@ class Scan(Protocol):
         """
 
 
-class Events:
+class RpcBatchBuilder:
     """Gathers the events of several requests into one batch, column by column."""
 
     def __init__(self, scan: Scan) -> None:

@@ -7,15 +7,13 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
+from plugins.shared.datepattern import DAYS, MONTHS, Field, is_number, tokens
 from plugins.shared.javazones import SHORT_NAMES
 
-_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 _NUMBER = re.compile(r"-?\d{1,18}")
 _ISO_OFFSET = (re.compile(r"([+-])(\d\d)"), re.compile(r"([+-])(\d\d)(\d\d)"), re.compile(r"([+-])(\d\d):(\d\d)"))
 _RFC_OFFSET = re.compile(r"([+-])(\d\d)(\d\d)")
 _GMT_OFFSET = re.compile(r"GMT(?:([+-])(\d\d?):(\d\d)|(?![+-]))", re.IGNORECASE)
-_MONTHS = {name.lower(): n for names in (calendar.month_name, calendar.month_abbr) for n, name in enumerate(names)}
-_DAYS = {name.lower(): n for names in (calendar.day_name, calendar.day_abbr) for n, name in enumerate(names)}
 _HALVES = {"am": 0, "pm": 1}
 _ZONES = {
     "utc": 0, "gmt": 0, "est": -5, "edt": -4, "cst": -6, "cdt": -5, "mst": -7, "mdt": -6, "pst": -8, "pdt": -7,
@@ -62,21 +60,16 @@ class SimpleDateFormat:
     def __init__(self, pattern: str, zone: tzinfo | None, *, century: datetime | None = None) -> None:
         self._zone = zone
         self._century = century
-        self._parts: list[tuple[str, int] | str] = []
-        if pattern.count("'") % 2:
-            raise ValueError(f"has a time format {pattern!r} with a quote that is not closed")
-        for literal, letter in ((token[1], token) for token in _TOKEN.finditer(pattern)):
-            run = letter[0]
-            if literal is not None:
-                self._parts.append(literal.replace("''", "'") or "'")
-            elif not run[0].isascii() or not run[0].isalpha():
-                self._parts.append(run)
-            elif run[0] in _KNOWN and (run[0] != "X" or len(run) <= 3):
-                self._parts.append((run[0], len(run)))
-            else:
-                hint = ", the year of a week; y is the year of a date" if run[0] == "Y" else ""
-                raise ValueError(f"has a time format {pattern!r} with {run!r}, which is not built{hint}")
-        letters = {part[0] for part in self._parts if isinstance(part, tuple)}
+        try:
+            self._parts = tokens(pattern)
+        except ValueError as e:
+            raise ValueError(f"has a time format {pattern!r} with {e}") from None
+        fields = [part for part in self._parts if isinstance(part, Field)]
+        for letter, count in fields:
+            if letter not in _KNOWN or (letter == "X" and count > 3):
+                hint = ", the year of a week; y is the year of a date" if letter == "Y" else ""
+                raise ValueError(f"has a time format {pattern!r} with {letter * count!r}, which is not built{hint}")
+        letters = {field.letter for field in fields}
         if "E" in letters and not letters & set("dD"):
             raise ValueError(f"has a time format {pattern!r} with a day of the week and no day, which is not built")
 
@@ -87,14 +80,14 @@ class SimpleDateFormat:
         """
         found: dict[str, int] = {}
         position = 0
-        for number, part in enumerate(self._parts):
+        for number, part in enumerate(self._parts, 1):
             if isinstance(part, str):
                 if not text.startswith(part, position):
                     return None
                 position += len(part)
                 continue
             # Where a number follows at once, a field has as many characters as it has letters.
-            beside = number + 1 < len(self._parts) and _is_number(self._parts[number + 1])
+            beside = is_number(self._parts, number)
             end = self._field(text, position, part, beside, found)
             if end is None:
                 return None
@@ -121,7 +114,7 @@ class SimpleDateFormat:
         years = cycles * _CYCLE
         return "".join(part if isinstance(part, str) else self._written(at, years, *part) for part in self._parts)
 
-    def _field(self, text: str, start: int, part: tuple[str, int], beside: bool, found: dict[str, int]) -> int | None:
+    def _field(self, text: str, start: int, part: Field, beside: bool, found: dict[str, int]) -> int | None:
         """Read one field into `found`; answer where it ends."""
         letter, count = part
         position = start
@@ -131,7 +124,7 @@ class SimpleDateFormat:
             return None
         if letter in "zZX":
             return _zone_field(text, start, position, part, found)
-        names = {"E": _DAYS, "a": _HALVES}.get(letter) or (_MONTHS if letter in "ML" and count > 2 else None)
+        names = {"E": DAYS, "a": _HALVES}.get(letter) or (MONTHS if letter in "ML" and count > 2 else None)
         if names is not None:
             rest = text[start : start + 12].lower()  # Java skips blanks before numbers only
             name = max((name for name in names if name and rest.startswith(name)), key=len, default=None)
@@ -213,11 +206,7 @@ class SimpleDateFormat:
         return f"{values[letter]:0{count}}"
 
 
-def _is_number(part: tuple[str, int] | str) -> bool:
-    return part[0] in _NUMERIC and (part[0] not in "ML" or part[1] <= 2) if isinstance(part, tuple) else False
-
-
-def _zone_field(text: str, start: int, position: int, part: tuple[str, int], found: dict[str, int]) -> int | None:
+def _zone_field(text: str, start: int, position: int, part: Field, found: dict[str, int]) -> int | None:
     letter, count = part
     if letter == "X":
         if text[position] == "Z":

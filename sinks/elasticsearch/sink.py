@@ -14,7 +14,7 @@ import numpy as np
 
 from plugins import Batch, EventId, FlafkaError, PartitionClaim, Retry, require
 from sinks.bucketpath import BucketPath
-from sinks.bulk import DocumentsSink, Refused
+from sinks.bulk import DocumentsSink, RequestRefused
 from sinks.elasticsearch.config import ElasticsearchConfig
 from sinks.elasticsearch.differences import ELASTICSEARCH
 from sinks.elasticsearch.documents import SERIALIZERS, time_of
@@ -29,7 +29,7 @@ _OF_ONE_EVENT = re.compile(
 )
 
 
-class Document(NamedTuple):
+class ElasticsearchDocument(NamedTuple):
     """An event, as the servers get it."""
 
     id: EventId
@@ -46,7 +46,7 @@ class Document(NamedTuple):
         return len(self.lines)
 
 
-class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
+class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument]):
     """Makes each event a document of Elasticsearch or OpenSearch, exactly once: a redelivery replaces itself.
 
     The document's id is the event's. A document is durable when the servers have answered, because their indexes sync
@@ -92,7 +92,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         )
         try:
             answer = self._request("GET", "/")
-        except Refused as e:
+        except RequestRefused as e:
             raise Retry(f"{config.addresses} is no Elasticsearch: {e}") from e
         self._check_version(answer)
         self.metrics.add("ConnectionCreatedCount")
@@ -148,7 +148,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             else:
                 action = {"index": {"_index": index, "_id": str(id)}}
                 lines = b"%b\n%b\n" % (msgspec.json.encode(action), msgspec.json.encode(document))
-                self._made.append(Document(id, index, lines, _event_time(event.headers, arrivals[row])))
+                self._made.append(ElasticsearchDocument(id, index, lines, _event_time(event.headers, arrivals[row])))
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             query = msgspec.json.encode({"query": {"ids": {"values": [str(id)]}}})
             path = f"/{quote(pattern, safe='*')}/_search?ignore_unavailable=true"
             answer = self._request("POST", path, query, bulk=False)
-        except Refused as e:
+        except RequestRefused as e:
             raise Retry(f"Elasticsearch does not look for it: {e}") from e
         finally:
             self.close()
@@ -189,7 +189,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         self.open()
         try:
             answer = self._request("GET", f"/_data_stream/{quote(self._index.static)}*")
-        except (Refused, Retry):  # not everyone may ask, and old servers have none
+        except (RequestRefused, Retry):  # not everyone may ask, and old servers have none
             return ""
         finally:
             self.close()
@@ -198,14 +198,14 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             return ""
         return f"{streams[0]['name']} is a data stream: what it got before its latest rollover would be there twice"
 
-    def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
-        """Send documents, and return why the servers refuse some of them. Raises Refused for the whole request."""
+    def _put(self, documents: Sequence[ElasticsearchDocument]) -> dict[EventId, str]:
+        """Send documents, and return why the servers refuse some. Raises RequestRefused for the whole request."""
         answer = self._request("POST", "/_bulk", b"".join(map(self._lines, documents)))
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(documents):
             raise Retry(f"{self.config.addresses} is no Elasticsearch: it answers {str(answer)[:80]!r}")
         rejected, passing = {}, ""
-        to_create: list[Document] = []
+        to_create: list[ElasticsearchDocument] = []
         for document, item in zip(documents, items, strict=True):
             ((action, result),) = item.items()
             if result["status"] >= 300:
@@ -226,7 +226,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             rejected |= self._put(to_create)
         return rejected
 
-    def _lines(self, document: Document) -> bytes:
+    def _lines(self, document: ElasticsearchDocument) -> bytes:
         """Action and document. A data stream takes no other action than `create`, and needs `@timestamp`."""
         if document.to not in self._streams:
             return document.lines
@@ -241,7 +241,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
     def _request(self, method: str, path: str, body: bytes | None = None, *, bulk: bool = True) -> Any:
         """The answer; a body is JSON, or where it is `bulk`, lines of it.
 
-        Raises Refused where the servers never accept this request, Retry for everything else.
+        Raises RequestRefused where the servers never accept this request, Retry for everything else.
         """
         library = self._library
         try:
@@ -258,7 +258,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         except library.TransportError as e:
             why = _reason(e.info.get("error") if isinstance(e.info, dict) else e.info or e.error)
             if e.status_code in (400, 413):
-                raise Refused("it is too large for a request" if e.status_code == 413 else why) from e
+                raise RequestRefused("it is too large for a request" if e.status_code == 413 else why) from e
             raise Retry(self._trouble(e.status_code, why)) from e
         except library.SerializationError as e:
             raise Retry(f"{self.config.addresses} is no Elasticsearch: its answer is no JSON") from e

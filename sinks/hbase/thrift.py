@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from plugins import Metrics, Retry, require
-from sinks.bulk import Refused
+from sinks.bulk import RequestRefused
 
 R = TypeVar("R")
 
@@ -88,7 +88,7 @@ class HBase:
     def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
         """Write these rows with one timestamp, in ms.
 
-        Raises Refused where one of them can never be written, and TableMissing where there is no such table.
+        Raises RequestRefused where one of them can never be written, and TableMissing where there is no such table.
         """
 
         mutation, of_row = self._thrift.Mutation, self._thrift.BatchMutation
@@ -107,7 +107,7 @@ class HBase:
             self._call(write)
         except _Answer as answer:
             if answer.final:
-                raise Refused(answer.line) from answer
+                raise RequestRefused(answer.line) from answer
             raise answer.retry(f"write to table {table!r}", table) from answer
 
     def time_to_live(self, table: str, family: str) -> int:

@@ -9,7 +9,7 @@ from sinks import serializers
 from sinks.hdfs.codecs import CODECS, Codec
 from sinks.hdfs.config import HdfsConfig
 from sinks.hdfs.sequencefile import SequenceFile
-from sinks.serializers import Buffer, Serializer, Writer
+from sinks.serializers import Buffer, FileWriter, Serializer
 from sinks.serializers.avro import Fetch
 
 COMPRESSED_BYTES = 1 << 20
@@ -40,15 +40,15 @@ class Compressed(Serializer):
         """Those of the other."""
         return self.inner.kinds(batch)
 
-    def writer(self, kind: str) -> Writer:
+    def writer(self, kind: str) -> FileWriter:
         """Around the other's."""
         return CompressedFile(self.inner.writer(kind), self._codec)
 
 
-class CompressedFile(Writer):
+class CompressedFile(FileWriter):
     """One compressed file, of parts that are each compressed by itself: every reader of these formats joins them."""
 
-    def __init__(self, inner: Writer, codec: Codec) -> None:
+    def __init__(self, inner: FileWriter, codec: Codec) -> None:
         self._inner, self._codec = inner, codec
         self._parts = [bytes(inner.begin())]
         self._waiting = len(self._parts[0])

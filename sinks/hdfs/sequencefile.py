@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from plugins import Batch
 from sinks.hdfs.codecs import Codec
-from sinks.serializers import Blocks, Buffer, Serialized, Serializer, Writer
+from sinks.serializers import Blocks, Buffer, FileWriter, Serialized, Serializer
 from sinks.serializers.base import by_number, fixed, joined, lengths, serialized
 
 SYNC_BYTES = 100 * 1024
@@ -41,13 +41,13 @@ class SequenceFile(Serializer):
         whole = fixed((values + KEY_BYTES).astype(">i4"))
         return serialized(joined(whole, KEY_BYTES.to_bytes(4, "big"), keys, size, batch.bodies))
 
-    def writer(self, kind: str) -> Writer:
+    def writer(self, kind: str) -> FileWriter:
         """For one file."""
         header = _header("Text" if self._text else "BytesWritable", self._codec)
         return PlainFile(header) if self._codec is None else BlockFile(header, self._codec)
 
 
-class PlainFile(Writer):
+class PlainFile(FileWriter):
     """A file without compression."""
 
     def __init__(self, header: bytes) -> None:

@@ -7,8 +7,9 @@ import time
 from threading import Event
 from typing import Any
 
-POLL_SECONDS = 0.2
-SILENT_SECONDS = 5.0
+SOCKET_POLL_SECONDS = 0.2
+"""Interval at which a call checks whether the agent stops."""
+SERVER_SILENCE_SECONDS = 5.0
 """Silence of a server that ends a call when the agent stops; no other call follows."""
 
 
@@ -25,11 +26,11 @@ class Patience:
         began, limit, stopped = time.monotonic(), socket.gettimeout(), None
         poll = select.poll()
         poll.register(socket, select.POLLIN)
-        while not (hasattr(socket, "pending") and socket.pending()) and not poll.poll(POLL_SECONDS * 1000):
+        while not (hasattr(socket, "pending") and socket.pending()) and not poll.poll(SOCKET_POLL_SECONDS * 1000):
             now = time.monotonic()
             if self._stopping.is_set():
                 stopped = now if stopped is None else stopped
-                if now - stopped >= SILENT_SECONDS:
+                if now - stopped >= SERVER_SILENCE_SECONDS:
                     self.over = True
                     raise TimeoutError("the agent stops, and the server is silent")
             if limit is not None and now - began >= limit:

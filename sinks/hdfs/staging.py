@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plugins import Retry
-from sinks.serializers import Buffer, Serializer, Writer
+from sinks.serializers import Buffer, FileWriter, Serializer
 
 PREFIX = "flafka-hdfs-"
 LOW_BYTES = 256 << 20
@@ -37,7 +37,7 @@ class Staged:
     """Directory on HDFS and first part of the name of the final file."""
     kind: str
     """The serializer's kind of this file."""
-    writer: Writer
+    writer: FileWriter
     events: int = 0
     size: int = 0
     """Bytes of its events' bodies, which is what rollSize is about."""

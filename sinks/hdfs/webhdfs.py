@@ -22,7 +22,8 @@ from sinks.hdfs.silence import Patience, impatient
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
-CONNECT_SECONDS = 5.0
+HTTP_CONNECT_SECONDS = 5.0
+"""Longest time in which a NameNode or DataNode accepts a connection."""
 UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
 INHERITANCE_SECONDS = 300.0
@@ -72,7 +73,7 @@ class WebHdfs:
         self._session.trust_env = False  # a proxy out of this network is no way to HDFS
         self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         self._session.request = _limited(
-            self._session.request, (min(CONNECT_SECONDS, timeout or CONNECT_SECONDS), timeout)
+            self._session.request, (min(HTTP_CONNECT_SECONDS, timeout or HTTP_CONNECT_SECONDS), timeout)
         )
         adapter = self._requests.adapters.HTTPAdapter(pool_maxsize=threads)
         self._patience = Patience(stopping)

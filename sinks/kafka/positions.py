@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from plugins import FlafkaError, PartitionClaim, Retry
-from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, reason
+from plugins.shared.kafkaclient import CONSUMER, PROBE_SECONDS, create_topic, reason
 from plugins.shared.kafkaoffsets import read_up_to, watermarks
 from sinks.kafka.writers import Writer
 
@@ -88,7 +88,7 @@ class Positions:
         """The end of all that is there, in open transactions, too: who reads what is committed sees none of those."""
         consumer = self._consumer(group, isolation="read_uncommitted")
         try:
-            _, high = watermarks(consumer, at, CONNECT_SECONDS)
+            _, high = watermarks(consumer, at, PROBE_SECONDS)
             return int(high)
         finally:
             consumer.close()
@@ -105,7 +105,7 @@ class Positions:
         """Create the topic where it is missing. False where that is not allowed. Raises Retry."""
         admin = AdminClient(self._client)
         try:
-            topics = admin.list_topics(timeout=CONNECT_SECONDS).topics
+            topics = admin.list_topics(timeout=PROBE_SECONDS).topics
             if self.name not in topics:
                 channel = topics[self._channel].partitions
                 replicas = len(next(iter(channel.values())).replicas)
@@ -114,7 +114,7 @@ class Positions:
                     "segment.ms": "600000",
                     "min.cleanable.dirty.ratio": "0.1",
                 }
-                create_topic(admin, self.name, len(channel), replicas, settings, CONNECT_SECONDS)
+                create_topic(admin, self.name, len(channel), replicas, settings, PROBE_SECONDS)
             self._partitions = self._count(admin)
         except (KafkaException, TimeoutError) as e:
             if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:
@@ -128,9 +128,9 @@ class Positions:
 
     def _count(self, admin: AdminClient) -> int:
         """Return the number of its partitions. The asked broker may not have heard yet of a new topic."""
-        deadline = time.monotonic() + CONNECT_SECONDS
+        deadline = time.monotonic() + PROBE_SECONDS
         while True:
-            topic = admin.list_topics(self.name, timeout=CONNECT_SECONDS).topics[self.name]
+            topic = admin.list_topics(self.name, timeout=PROBE_SECONDS).topics[self.name]
             if topic.error is None and topic.partitions:
                 return len(topic.partitions)
             if time.monotonic() > deadline:

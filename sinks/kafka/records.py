@@ -11,12 +11,12 @@ from confluent_kafka.admin import AdminClient
 
 from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, missing, probed, reason
+from plugins.shared.kafkaclient import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
 from plugins.shared.kafkaerrors import metadata
 from plugins.shared.kafkaproperties import client_properties, number
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
-from sinks.kafka.topics import BATCH_BYTES, Topic, Topics
+from sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings
 from sinks.kafka.writers import Writer
 
 ID = "flafka.id"
@@ -83,7 +83,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         """Return True if this topic is the channel that the batch is of."""
         return False
 
-    def _topic(self, name: str, batch: Batch) -> Topic | str:
+    def _topic(self, name: str, batch: Batch) -> TopicSettings | str:
         """Return the topic, or the reason why nothing of this batch can be written there. Raises Retry."""
         assert self._topics is not None
         assert batch.origin is not None
@@ -189,7 +189,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
     # --- clients
 
     def _find_cluster(self) -> str:
-        return str(metadata(self._client(), CONNECT_SECONDS).cluster_id or "")
+        return str(metadata(self._client(), PROBE_SECONDS).cluster_id or "")
 
     def _client(self) -> dict[str, Any]:
         """Return properties of any client: of the configured ones only TLS and login."""

@@ -18,7 +18,7 @@ from plugins import (
     Resumed,
     Retry,
 )
-from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, reason, refused_group
+from plugins.shared.kafkaclient import CONSUMER, PROBE_SECONDS, reason, refused_group
 from plugins.shared.kafkaoffsets import committed, metadata_of
 from plugins.shared.offsets import OffsetMetadata
 from sinks.kafka.config import KafkaSinkConfig
@@ -133,11 +133,11 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
 
     def _committed(self, claim: PartitionClaim) -> TopicPartition:
         """The group's position, once its coordinator, which may be moving or be very new, can tell."""
-        deadline = time.monotonic() + 2 * CONNECT_SECONDS
+        deadline = time.monotonic() + 2 * PROBE_SECONDS
         while True:
             try:
                 onlooker = self._onlooker(claim.group)
-                (at,) = committed(onlooker, [TopicPartition(claim.topic, claim.partition)], CONNECT_SECONDS)
+                (at,) = committed(onlooker, [TopicPartition(claim.topic, claim.partition)], PROBE_SECONDS)
                 return at
             except KafkaException as e:
                 passing = e.args[0].code() in _PASSING and time.monotonic() < deadline

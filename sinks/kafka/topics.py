@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
-from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaclient import PROBE_SECONDS, reason
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
 from sinks.kafka.config import KafkaSinkConfig
@@ -28,7 +28,7 @@ _NO_TOPIC = frozenset(
 )
 
 
-class Topic(NamedTuple):
+class TopicSettings(NamedTuple):
     """Settings of a topic by which its brokers refuse a record."""
 
     name: str
@@ -75,14 +75,14 @@ class Topics:
         self.smallest = BATCH_BYTES
         """Size of the largest request batch that all topics seen so far take."""
         self._config, self._admin = config, admin
-        self._known: dict[str, Topic] = {}
+        self._known: dict[str, TopicSettings] = {}
 
     def forget(self) -> None:
         """Have every topic looked up again: brokers have refused what its known settings allow."""
         self._known.clear()
         self.smallest = BATCH_BYTES
 
-    def get(self, name: str) -> Topic | str:
+    def get(self, name: str) -> TopicSettings | str:
         """The topic, or why nothing can be written there. Retry where that may pass."""
         known = self._known.get(name)
         if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
@@ -96,7 +96,7 @@ class Topics:
         if name in INTERNAL_TOPICS:
             return f"topic {name} is the brokers' own, and takes no events"
         try:
-            topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
+            topic = self._admin.list_topics(name, timeout=PROBE_SECONDS).topics[name]
         except KafkaException as e:
             raise Retry(f"topic {name}: {self._why(e, name)}") from e
         partitions, error = len(topic.partitions), topic.error
@@ -123,7 +123,7 @@ class Topics:
         """Return the id of a topic; empty if there is no such topic, or this client may not describe it."""
         asked = self._admin.describe_topics(TopicCollection([name]))
         try:
-            return str(asked[name].result(CONNECT_SECONDS).topic_id)
+            return str(asked[name].result(PROBE_SECONDS).topic_id)
         except KafkaException as e:
             if e.args[0].code() in _NO_TOPIC:
                 return ""
@@ -141,20 +141,20 @@ class Topics:
         """
         asked = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
         try:
-            operations = asked[name].result(CONNECT_SECONDS).authorized_operations
+            operations = asked[name].result(PROBE_SECONDS).authorized_operations
         except (KafkaException, TimeoutError):  # the records themselves will tell
             return True
         return not operations or AclOperation.WRITE in operations  # brokers before Kafka 2.3 name none
 
-    def _topic(self, name: str, partitions: int) -> Topic:
+    def _topic(self, name: str, partitions: int) -> TopicSettings:
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
-            entries = self._admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
+            entries = self._admin.describe_configs([resource])[resource].result(PROBE_SECONDS)
         except KafkaException:  # may not be asked for
             entries = {}
         said = {setting: entry.value for setting, entry in entries.items()}
         created = said.get("message.timestamp.type", "CreateTime") == "CreateTime"
-        return Topic(
+        return TopicSettings(
             name,
             partitions,
             limit=min(LARGEST, int(said.get("max.message.bytes", 1 << 20))),

@@ -10,7 +10,7 @@ from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 from sinks.serializers.avro import CODECS as AVRO_CODECS
 from sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
-from sinks.serializers.base import Blocks, Buffer, Serialized, Serializer, Writer
+from sinks.serializers.base import Blocks, Buffer, FileWriter, Serialized, Serializer
 from sinks.serializers.parquet import CODECS as PARQUET_CODECS
 from sinks.serializers.parquet import FIELDS, TYPES, Parquet
 from sinks.serializers.text import HeaderAndText, Json, Text
@@ -18,9 +18,9 @@ from sinks.serializers.text import HeaderAndText, Json, Text
 __all__ = [
     "Blocks",
     "Buffer",
+    "FileWriter",
     "Serialized",
     "Serializer",
-    "Writer",
     "canonical",
     "canonical_codec",
     "cautions",

@@ -32,7 +32,7 @@ class Serialized(NamedTuple):
         return Serialized(self.data[start : int(ends[-1])], ends - start)
 
 
-class Writer:
+class FileWriter:
     """The bytes of one file: what is written before, between and behind its records. This one adds nothing."""
 
     held = 0
@@ -69,9 +69,9 @@ class Serializer(ABC):
     def records(self, batch: Batch) -> Any:
         """One record an event, in order; has `part`, for the writers of the files that the events belong to."""
 
-    def writer(self, kind: str) -> Writer:
+    def writer(self, kind: str) -> FileWriter:
         """For a new file of that kind."""
-        return Writer()
+        return FileWriter()
 
     def kinds(self, batch: Batch) -> tuple[list[str | ValueError], npt.NDArray[np.int64]] | None:
         """The kinds of files for these events, and which each needs; a ValueError says why an event fits none.
@@ -81,7 +81,7 @@ class Serializer(ABC):
         return None
 
 
-class Blocks(Writer):
+class Blocks(FileWriter):
     """Gathers records and hands them out in blocks of at least `size` bytes."""
 
     def __init__(self, size: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from plugins import Batch
-from sinks.serializers.base import Buffer, Serializer, Writer
+from sinks.serializers.base import Buffer, FileWriter, Serializer
 
 FIELDS = (
     pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),
@@ -66,12 +66,12 @@ class Parquet(Serializer):
         typed = [_typed(batch.header(header), kind) for header, kind in self._types.items()]
         return Rows(pa.RecordBatch.from_arrays([*typed, batch.header_maps(), batch.bodies], schema=self._schema))
 
-    def writer(self, kind: str) -> Writer:
+    def writer(self, kind: str) -> FileWriter:
         """For one file."""
         return ParquetFile(CODECS[self._codec], self._schema)
 
 
-class ParquetFile(Writer):
+class ParquetFile(FileWriter):
     """One file, in groups of rows; only `close` makes it readable."""
 
     def __init__(self, codec: str, schema: Any) -> None:

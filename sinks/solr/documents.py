@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugins import Event, EventId, Retry, require
-from plugins.shared.morphline import BODY, Json, Morphline, Record
+from plugins.shared.morphline import BODY, JsonNode, Morphline, MorphlineRecord
 
 ZOOKEEPER_TIMEOUT = 10
 """Seconds until it must answer."""
@@ -40,7 +40,7 @@ class DocumentMaker:
 
         Raises Failed where a command cannot do its work.
         """
-        record = Record({name: [value] for name, value in event.headers.items()})
+        record = MorphlineRecord({name: [value] for name, value in event.headers.items()})
         if event.body:
             record[BODY] = [event.body]
         numbers = itertools.count()
@@ -48,7 +48,7 @@ class DocumentMaker:
         self._made = []
         return self._morphline.process(record), self._made
 
-    def _load(self, record: Record) -> None:
+    def _load(self, record: MorphlineRecord) -> None:
         document = {name: [_value(one) for one in record[name]] for name in record}
         self._made.append({name: values if len(values) > 1 else values[0] for name, values in document.items()})
 
@@ -61,7 +61,7 @@ class DocumentMaker:
 def _value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return str(value) if isinstance(value, Json) else value
+    return str(value) if isinstance(value, JsonNode) else value
 
 
 def live_address(hosts: str, collection: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Retry, require
 from plugins.shared.morphline import Failed, Morphline
-from sinks.bulk import DocumentsSink, Refused
+from sinks.bulk import DocumentsSink, RequestRefused
 from sinks.solr.config import SolrConfig
 from sinks.solr.differences import SOLR
 from sinks.solr.documents import DocumentMaker, live_address
@@ -26,7 +26,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.]")
 _STATUS = re.compile(r"\(HTTP (\d+)\)")
 
 
-class Document(NamedTuple):
+class SolrDocument(NamedTuple):
     """An event, as Solr gets it."""
 
     origin: Origin
@@ -46,7 +46,7 @@ class Document(NamedTuple):
         return len(_as_json(self.fields))
 
 
-class SolrSink(DocumentsSink[SolrConfig, Document]):
+class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
     """Makes each event a document of a Solr collection, exactly once: one that is delivered again replaces itself.
 
     The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
@@ -112,7 +112,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         self._solr = pysolr.Solr(self._url, timeout=timeout, auth=login, session=session)
         try:
             self._add([])
-        except Refused as e:
+        except RequestRefused as e:
             raise Retry(f"{self._url} accepts no updates: {e}") from e
         if morphline is not None:
             schema = self._schema()
@@ -189,7 +189,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         """One with a chain, which may give documents other ids: which have the same one is not known here."""
         return 1 if self.config.update_chain else self.config.connections
 
-    def _key(self, document: Document) -> str:
+    def _key(self, document: SolrDocument) -> str:
         return str(document.fields.get(self._id_field))
 
     def _make(self, batch: Batch) -> dict[EventId, str]:
@@ -212,7 +212,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         origin = batch.origin
         assert origin is not None
         nameless = {row: text for row, text in enumerate(texts) if isinstance(text, ValueError)}
-        documents = map(Document, repeat(origin), range(len(batch)), made)
+        documents = map(SolrDocument, repeat(origin), range(len(batch)), made)
         self._made += (document for document in documents if document.place not in nameless)
         return {batch.id(row): f"its document has no id: {why}" for row, why in nameless.items()}
 
@@ -282,16 +282,16 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             except Failed as e:
                 failed[id] = f"a command of the morphline raises an error: {e}"
                 continue
-            self._made += [Document(batch.origin, row, _filled(fields)) for fields in made]
+            self._made += [SolrDocument(batch.origin, row, _filled(fields)) for fields in made]
             if not success:
                 failed[id] = "a command of the morphline fails with it"
         return failed
 
-    def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
-        """Send documents, and return why a tolerant update chain refuses some. Raises Refused where none is there."""
+    def _put(self, documents: Sequence[SolrDocument]) -> dict[EventId, str]:
+        """Send documents, and return why a tolerant update chain refuses some. Raises RequestRefused without one."""
         try:
             reasons = self._refusals(self._add([document.fields for document in documents]))
-        except Refused as e:
+        except RequestRefused as e:
             if len(documents) == 1 and _is_there(documents[0], str(e)):
                 return {}
             raise
@@ -299,7 +299,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             return {}
         names = [str(document.fields.get(self._id_field)) for document in documents]
         if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
-            raise Refused(reasons[unknown.pop()])
+            raise RequestRefused(reasons[unknown.pop()])
         return {
             document.id: f"{self.refusal}: {reasons[name]}"
             for document, name in zip(documents, names, strict=True)
@@ -315,7 +315,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return {error["id"]: _sentence(error["message"]) for error in errors}
 
     def _add(self, documents: list[dict[str, Any]]) -> str:
-        """One request. Raises Refused where Solr cannot take one of the documents, Retry for everything else."""
+        """Send one request. Raises RequestRefused where Solr cannot take one of the documents, else Retry."""
         try:
             answer: str = self._solr._send_request(
                 "post",
@@ -326,7 +326,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         except self._errors as e:
             status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
             if status in (400, 409, 413):
-                raise Refused(_sentence(str(e))) from e
+                raise RequestRefused(_sentence(str(e))) from e
             if not status:
                 self.metrics.add("ConnectionFailedCount")
             raise Retry(self._trouble(status, str(e))) from e
@@ -345,7 +345,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         return f"Solr at {url} answers {status}: {_sentence(text)}"
 
 
-def _is_there(document: Document, refusal: str) -> bool:
+def _is_there(document: SolrDocument, refusal: str) -> bool:
     """Return True if Solr refuses a document only because it has it: a negative `_version_` asks for a new one."""
     return "version conflict" in refusal and str(document.fields.get("_version_")).startswith("-")
 

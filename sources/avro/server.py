@@ -7,9 +7,9 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from plugins.shared.avrorpc import Frames, Greeting, Status, answer, complaint, frame
+from plugins.shared.avrorpc import AvroFrames, AvroStatus, Greeting, answer, complaint, frame
 from sources.avro.config import Rule, admitted
-from sources.rpc import CALLS, Call, Wire
+from sources.rpc import CALLS, Call, ServerProtocol
 from sources.serving import Admission
 
 
@@ -34,22 +34,22 @@ class IpFilter(Admission):
         return not admitted(self._rules, address[0], name)
 
 
-class AvroWire(Wire):
+class AvroServerProtocol(ServerProtocol):
     """The requests of one client, which began with a handshake."""
 
     what = "Avro RPC"
 
     def __init__(self, max_bytes: int) -> None:
-        self._frames = Frames(max_bytes)
+        self._frames = AvroFrames(max_bytes)
         self._greeting = Greeting()
 
     @property
     def held(self) -> int:
-        """See `Wire`."""
+        """See `ServerProtocol`."""
         return self._frames.held
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
-        """See `Wire`."""
+        """See `ServerProtocol`."""
         for serial, content in self._frames.feed(data):
             handshake, name, at = self._greeting.read(content)
             if not name:
@@ -60,9 +60,9 @@ class AvroWire(Wire):
                 yield frame(serial, complaint(handshake, f"there is no message {name[:100]!r} here"))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        """See `Wire`."""
-        return frame(call.serial, answer(call.handshake, Status.OK if stored else Status.FAILED))
+        """See `ServerProtocol`."""
+        return frame(call.serial, answer(call.handshake, AvroStatus.OK if stored else AvroStatus.FAILED))
 
     def complaint(self, call: Call, reason: str) -> bytes:
-        """See `Wire`."""
+        """See `ServerProtocol`."""
         return frame(call.serial, complaint(call.handshake, reason))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from plugins.shared.avrorpc import scan
-from plugins.shared.rpcevents import Events
+from plugins.shared.rpcevents import RpcBatchBuilder
 from sources.avro.config import AvroConfig
 from sources.avro.differences import AVRO
-from sources.avro.server import AvroWire, IpFilter
+from sources.avro.server import AvroServerProtocol, IpFilter
 from sources.listening import Endpoint
-from sources.rpc import RpcSource, Server
+from sources.rpc import RpcServer, RpcSource
 
 
 class AvroSource(RpcSource[AvroConfig]):
@@ -21,15 +21,15 @@ class AvroSource(RpcSource[AvroConfig]):
     aliases = ("org.apache.flume.source.AvroSource",)
     differences = AVRO
 
-    def _serve(self, endpoint: Endpoint) -> Server[AvroConfig]:
+    def _serve(self, endpoint: Endpoint) -> RpcServer[AvroConfig]:
         config = self.config
-        return Server(
+        return RpcServer(
             self,
             endpoint,
-            lambda: AvroWire(config.max_request_bytes),
+            lambda: AvroServerProtocol(config.max_request_bytes),
             deflate=config.compression_type == "deflate",
             admission=IpFilter(config.rules()),
         )
 
-    def _events(self) -> Events:
-        return Events(scan)
+    def _events(self) -> RpcBatchBuilder:
+        return RpcBatchBuilder(scan)

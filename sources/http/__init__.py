@@ -1,6 +1,6 @@
 """The source `http`: events in the bodies of requests."""
 
-from sources.http.config import HttpConfig
+from sources.http.config import HttpSourceConfig
 from sources.http.source import HttpSource
 
-__all__ = ["HttpConfig", "HttpSource"]
+__all__ = ["HttpSource", "HttpSourceConfig"]

@@ -25,7 +25,7 @@ HANDLERS = {
 _JETTY = "they are settings of Jetty, which is not used here"
 
 
-class HttpConfig(ServingConfig, EncodingConfig):
+class HttpSourceConfig(ServingConfig, EncodingConfig):
     """Options of the HTTP source."""
 
     older = MappingProxyType(

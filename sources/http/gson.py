@@ -30,7 +30,7 @@ _MOST_SHOWN = 5
 
 def read_events(text: str) -> list[Parsed | None] | None:
     """The events of an array, null ones as None; None for no array at all. ValueError where it is something else."""
-    reader = _Reader(text)
+    reader = _JsonReader(text)
     reader.space()
     if text.startswith(_PREFIX, reader.at):
         reader.at += len(_PREFIX)
@@ -50,7 +50,7 @@ def read_events(text: str) -> list[Parsed | None] | None:
     return events
 
 
-def _event(reader: _Reader) -> Parsed | None:
+def _event(reader: _JsonReader) -> Parsed | None:
     if reader.peek() != "{":
         if reader.scalar() is None:
             return None
@@ -88,7 +88,7 @@ def _event(reader: _Reader) -> Parsed | None:
     return headers, body
 
 
-def _pairs(reader: _Reader) -> dict[str, str]:
+def _pairs(reader: _JsonReader) -> dict[str, str]:
     """Headers as an array of pairs, which Gson takes too; PHP writes an empty object as an empty array."""
     headers: dict[str, str] = {}
     reader.at += 1
@@ -104,7 +104,7 @@ def _pairs(reader: _Reader) -> dict[str, str]:
     return headers
 
 
-class _Reader:
+class _JsonReader:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 

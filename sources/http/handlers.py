@@ -12,11 +12,8 @@ import msgspec
 
 from plugins import Event
 from sources.http.gson import HALF, NoEventError, read_events
-from sources.log4j.framing import Framer
-from sources.log4j.reading import Reader
-
-Refused = tuple[int, str]
-"""Status and reason."""
+from sources.log4j.framing import Log4jFramer
+from sources.log4j.reading import LogEventParser
 
 
 class HandlerError(Exception):
@@ -133,9 +130,9 @@ def ndjson(content: bytes, charset: str | None) -> list[Event]:
     return events
 
 
-def log4j(content: bytes, reader: Reader) -> list[Event]:
+def log4j(content: bytes, reader: LogEventParser) -> list[Event]:
     """The events of layouts, one or many in a request."""
-    framer, events = Framer(len(content)), []
+    framer, events = Log4jFramer(len(content)), []
     for number, text in enumerate([*framer.feed(content), *framer.end()], 1):
         try:
             events.append(reader.event(text))

@@ -19,7 +19,7 @@ from plugins.threads import complain_rarely
 from sources import serving
 from sources.connections import Connections
 from sources.http import handlers
-from sources.http.config import HttpConfig
+from sources.http.config import HttpSourceConfig
 from sources.http.handlers import HandlerError
 from sources.listening import Endpoint
 from sources.serving import Client, Reception
@@ -39,7 +39,7 @@ _WITHOUT_HYPHEN = re.compile("^utf(?=8$|16$)")
 """`utf8` is no name of Java's, but clients write it and Jetty knew what they mean."""
 
 
-class Request:
+class HttpRequest:
     """Events of a client that wait to be stored."""
 
     __slots__ = ("done", "events", "size")
@@ -53,10 +53,10 @@ class Request:
         return self.done.done()
 
 
-class Server(serving.Server[Request]):
+class HttpServer(serving.Server[HttpRequest]):
     """Serves clients at `endpoint` from `start` to `stop`. `stored` may be called by any thread."""
 
-    def __init__(self, source: Source[HttpConfig], endpoint: Endpoint) -> None:
+    def __init__(self, source: Source[HttpSourceConfig], endpoint: Endpoint) -> None:
         super().__init__(source)
         config = self.config = source.config
         self.metrics = source.metrics
@@ -65,7 +65,7 @@ class Server(serving.Server[Request]):
         self._held = self._unfinished = 0
         self._ending = False
         """True once no more requests are taken, as nobody would store their events."""
-        self._unanswered: set[Request] = set()
+        self._unanswered: set[HttpRequest] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         settings = uvicorn.Config(
             self._answer,
@@ -83,13 +83,13 @@ class Server(serving.Server[Request]):
         )
         settings.load()
         reception = Reception(source, endpoint, config.idle_timeout, lambda client: self._server.protocol(client))
-        self._server = _Server(settings, reception, source.log)
+        self._server = _UvicornServer(settings, reception, source.log)
 
     def _end(self) -> None:
         self._call(self._give_up)  # 503 is answered to whoever waits
         self._server.should_exit = True
 
-    def stored(self, requests: Iterable[Request]) -> None:
+    def stored(self, requests: Iterable[HttpRequest]) -> None:
         """Answer 200 to these."""
         self._call(self._settle, requests, True)
 
@@ -107,7 +107,7 @@ class Server(serving.Server[Request]):
         self._ending = True
         self._settle(list(self._unanswered), False)
 
-    def _settle(self, requests: Iterable[Request], stored: bool) -> None:
+    def _settle(self, requests: Iterable[HttpRequest], stored: bool) -> None:
         for request in requests:
             if not request.answered:
                 request.done.set_result(stored)
@@ -152,7 +152,7 @@ class Server(serving.Server[Request]):
             return 503, ENDING
         if self._held and self._held + size > self._budget:
             return 503, "too many events wait to be stored; send the request again"
-        request = Request(events, size, asyncio.get_running_loop().create_future())
+        request = HttpRequest(events, size, asyncio.get_running_loop().create_future())
         self._held += size
         self._unanswered.add(request)
         timer = request.done.get_loop().call_later(
@@ -201,10 +201,10 @@ class Server(serving.Server[Request]):
         return (handlers.json if self.config.handler == "json" else handlers.ndjson)(content, charset)
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """uvicorn's, with a reception instead of its own listening."""
 
-    def __init__(self, settings: uvicorn.Config, reception: Reception[HttpConfig], log: logging.Logger) -> None:
+    def __init__(self, settings: uvicorn.Config, reception: Reception[HttpSourceConfig], log: logging.Logger) -> None:
         super().__init__(settings)
         self._reception, self._log = reception, log
 

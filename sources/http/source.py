@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from plugins import Batch
-from sources.http.config import HttpConfig
+from sources.http.config import HttpSourceConfig
 from sources.http.differences import HTTP
 from sources.listening import Endpoint
 from sources.serving import ServingSource
 
 if TYPE_CHECKING:  # with uvicorn, which only an agent needs that listens
-    from sources.http.server import Request, Server
+    from sources.http.server import HttpRequest, HttpServer
 
 
-class HttpSource(ServingSource[HttpConfig, "Server", "Request"]):
+class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
     """Receives events by HTTP at least once: 200 is answered when every required channel has stored them.
 
     A client that gets 503, or no answer, has to send its events again; those stored already are then there twice.
@@ -25,13 +25,13 @@ class HttpSource(ServingSource[HttpConfig, "Server", "Request"]):
     differences = HTTP
     libraries: ClassVar = {"sources.http.server": ""}
 
-    def _serve(self, endpoint: Endpoint) -> Server:
-        from sources.http.server import Server
+    def _serve(self, endpoint: Endpoint) -> HttpServer:
+        from sources.http.server import HttpServer
 
-        return Server(self, endpoint)
+        return HttpServer(self, endpoint)
 
-    def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
+    def _read(self, server: HttpServer, requests: list[HttpRequest]) -> tuple[list[HttpRequest], Batch]:
         return requests, Batch.of(event for request in requests for event in request.events)
 
-    def _answer(self, server: Server, requests: list[Request]) -> None:
+    def _answer(self, server: HttpServer, requests: list[HttpRequest]) -> None:
         server.stored(requests)

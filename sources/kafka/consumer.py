@@ -12,16 +12,15 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics
-from plugins.shared.kafkaclient import CONNECT_SECONDS
+from plugins.shared.kafkaclient import PROBE_SECONDS
 from plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
+from plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS
 from plugins.shared.offsets import OffsetMetadata
 from plugins.shared.polling import Poller, weight
-from sources.kafka.topicids import TopicIds
+from sources.kafka.topicids import TopicIdRequests
 
-POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5
-ANSWER_SECONDS = 10.0
-LOOK_SECONDS = 30.0
+NEW_TOPICS_SECONDS = 30.0
 """Time between two looks for new topics."""
 HANDOVER_SECONDS = 30.0
 """Longest time for which a revoked partition waits until its taken records are stored."""
@@ -31,7 +30,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Position:
+class ConsumerPosition:
     """The record to read next of a partition, by a consumer that had it for the `turn`th time."""
 
     turn: int
@@ -51,18 +50,18 @@ class TopicConsumer(Poller):
         matches: Callable[[str], bool] | None = None,
     ) -> None:
         """Reads these topics; with `matches` those that it says of, the ones that are created later too."""
-        group = properties["group.id"]
-        super().__init__({"enable.partition.eof": False, **properties}, f"{group}-source", POLL_SECONDS, metrics, log)
+        name = f"{properties['group.id']}-source"
+        super().__init__({"enable.partition.eof": False, **properties}, name, BUSY_POLL_SECONDS, metrics, log)
         self._begins = begins
         self._topics, self._matches, self._look_due = topics, matches, 0.0
         self._queue: deque[Message] = deque()
         self._turns: dict[Place, int] = {}
         """The partitions that are ours."""
         self._turn = 0
-        self._taken: dict[Place, Position] = {}
-        self._stored: dict[Place, Position] = {}
-        self._committed: dict[Place, Position] = {}
-        self._topic_ids = TopicIds(properties)
+        self._taken: dict[Place, ConsumerPosition] = {}
+        self._stored: dict[Place, ConsumerPosition] = {}
+        self._committed: dict[Place, ConsumerPosition] = {}
+        self._topic_ids = TopicIdRequests(properties)
         self._ids: dict[Place, str] = {}
         """Ids of the topics that the positions belong to; empty while unknown. Kept when partitions are revoked."""
         self._complaints: set[str] = set()
@@ -75,13 +74,13 @@ class TopicConsumer(Poller):
 
     def take(
         self, most: int, most_bytes: int, patience: float, wait: float
-    ) -> tuple[list[Message], dict[Place, Position]]:
+    ) -> tuple[list[Message], dict[Place, ConsumerPosition]]:
         """The next records, as many as come within `patience` seconds of the first, and the positions behind them.
 
         Empty after `wait` seconds without any. Raises what keeps the consumer from going on.
         """
         messages: list[Message] = []
-        positions: dict[Place, Position] = {}
+        positions: dict[Place, ConsumerPosition] = {}
         size = 0
         due = time.monotonic() + wait
         with self.changed:
@@ -100,12 +99,12 @@ class TopicConsumer(Poller):
                     size += len(message)
                     messages.append(message)
                     place = _place(message)
-                    positions[place] = Position(self._turns[place], cast("int", message.offset()) + 1)
+                    positions[place] = ConsumerPosition(self._turns[place], cast("int", message.offset()) + 1)
             self._queued -= sum(map(weight, messages))
             self._taken.update(positions)
         return messages, positions
 
-    def stored(self, positions: Mapping[Place, Position]) -> None:
+    def stored(self, positions: Mapping[Place, ConsumerPosition]) -> None:
         """Note that all records before these offsets are in the channels; they are committed soon."""
         with self.changed:
             self._stored.update(positions)
@@ -136,12 +135,12 @@ class TopicConsumer(Poller):
         """Subscribe to the topics there are now that match."""
         assert self._matches is not None
         try:
-            topics = sorted(filter(self._matches, self.consumer.list_topics(timeout=CONNECT_SECONDS).topics))
+            topics = sorted(filter(self._matches, self.consumer.list_topics(timeout=PROBE_SECONDS).topics))
         except KafkaException:
             if not self._topics:
                 raise
             topics = self._topics  # what is read already is read on while brokers are away
-        self._look_due = time.monotonic() + LOOK_SECONDS
+        self._look_due = time.monotonic() + NEW_TOPICS_SECONDS
         if topics and topics != self._topics:
             self._log.info("group %s reads %s", self.group, ", ".join(topics))
             self._topics = topics
@@ -173,7 +172,7 @@ class TopicConsumer(Poller):
             if self._compare(topic, self._topic_ids.get(topic)):
                 return
             offset, at = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
-            low, _ = watermarks(self.consumer, at, ANSWER_SECONDS)
+            low, _ = watermarks(self.consumer, at, REQUEST_SECONDS)
             lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
             self._log.error(
                 "group %s stands at offset %d of %s-%d, which the brokers no longer have: retention removed it, or "
@@ -253,7 +252,7 @@ class TopicConsumer(Poller):
         starts = []
         with self.changed:
             self._turn += 1
-        for tp in committed(self.consumer, partitions, ANSWER_SECONDS):
+        for tp in committed(self.consumer, partitions, REQUEST_SECONDS):
             place = tp.topic, tp.partition
             offset = tp.offset if tp.offset >= 0 else self._beginning(tp)
             starts.append(TopicPartition(*place, offset))
@@ -264,7 +263,7 @@ class TopicConsumer(Poller):
                 self._turns[place] = self._turn
                 if tp.offset < 0 <= offset:
                     # A crash before the first commit would else begin at an even later end, and pass over events.
-                    self._stored[place] = Position(self._turn, offset)
+                    self._stored[place] = ConsumerPosition(self._turn, offset)
         self._topic_ids.ask_anew()
         return starts
 
@@ -275,7 +274,7 @@ class TopicConsumer(Poller):
                 f"agent group reset {self.group} --topic {tp.topic} --to earliest"
             )
         if self._begins == "latest":
-            return watermarks(self.consumer, tp, ANSWER_SECONDS)[1]
+            return watermarks(self.consumer, tp, REQUEST_SECONDS)[1]
         return OFFSET_BEGINNING
 
     def revoked(self, partitions: list[TopicPartition]) -> None:

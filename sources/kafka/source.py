@@ -19,12 +19,12 @@ from plugins.shared.kafkaclient import NO_BROKERS, missing, probed
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.polling import Fenced
 from sources.kafka.config import KafkaSourceConfig
-from sources.kafka.consumer import Place, Position, TopicConsumer
+from sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
 from sources.kafka.differences import KAFKA
+from sources.pace import STOP_CHECK_SECONDS
 
 MAX_BYTES = 1 << 20
 """Bytes of records gathered for one batch, so that it still fits into one record of the channel."""
-IDLE_SECONDS = 0.2
 STATUS = "kafka.status"
 """Header `Invalid` of a record that is not the Flume event it should be."""
 
@@ -44,7 +44,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
     def __init__(self, config: KafkaSourceConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._consumer: TopicConsumer | None = None
-        self._yielded: deque[dict[Place, Position]] = deque()
+        self._yielded: deque[dict[Place, ConsumerPosition]] = deque()
         self._fenced = 0
         """Number of times that another agent has joined the group under this one's name."""
 
@@ -87,7 +87,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         while not self.stopping.is_set():
             try:
                 messages, positions = consumer.take(
-                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
+                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, STOP_CHECK_SECONDS
                 )
             except Fenced:
                 self._fenced += 1

@@ -10,14 +10,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
 from plugins.shared.offsets import NO_TOPIC_ID
 
-ASK_SECONDS = 5.0
-"""Time between two requests for the topics' ids, in seconds."""
-ANSWER_SECONDS = 10.0
-"""Time for an answer, in seconds."""
-LIST_SECONDS = 2.0
-"""Time for the list of brokers after a request without an answer, in seconds."""
 _ANSWERS = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -29,7 +24,7 @@ _ANSWERS = frozenset(
 """Errors of a broker that answers."""
 
 
-class TopicIds:
+class TopicIdRequests:
     """Requests for topic ids. Every method is called on the polling thread of one consumer.
 
     Unlike `channels.kafka.positions.TopicIds`, one request is for several topics, and brokers older than Apache
@@ -52,7 +47,7 @@ class TopicIds:
         """
         self._ask([topic])
         requests, self._requests = self._requests, {}
-        return self._id(requests[topic], ANSWER_SECONDS) if requests else ""
+        return self._id(requests[topic], REQUEST_SECONDS) if requests else ""
 
     def ask_anew(self) -> None:
         """Drop the request without an answer yet, and make the next one due."""
@@ -73,15 +68,15 @@ class TopicIds:
         return {topic: id for topic, id in ids.items() if id}
 
     def _ask(self, topics: Collection[str]) -> None:
-        self._requests, self._due = {}, time.monotonic() + ASK_SECONDS
+        self._requests, self._due = {}, time.monotonic() + TOPIC_ID_SECONDS
         with contextlib.suppress(KafkaException):
             if self._unanswered:
                 # The client goes on asking the broker that it took for the controller, which may be lost, for
                 # minutes. Any metadata names the present one.
                 self._unanswered = False
-                self._admin.list_topics(sorted(topics)[0], timeout=LIST_SECONDS)
+                self._admin.list_topics(sorted(topics)[0], timeout=METADATA_SECONDS)
             names = TopicCollection(sorted(topics))
-            self._requests = dict(self._admin.describe_topics(names, request_timeout=ANSWER_SECONDS))
+            self._requests = dict(self._admin.describe_topics(names, request_timeout=REQUEST_SECONDS))
 
     def _id(self, request: Any, seconds: float) -> str:
         try:

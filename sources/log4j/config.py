@@ -7,7 +7,7 @@ import pydantic
 from plugins import option
 from plugins.problems import suggestion
 from sources.log4j.encoders import PARTS
-from sources.log4j.reading import Reader
+from sources.log4j.reading import LogEventParser
 from sources.timezone import TimeZoneConfig
 
 
@@ -30,6 +30,6 @@ class EncodingConfig(TimeZoneConfig):
                 raise ValueError(f"{part}: no such part{suggestion(part, list(PARTS))}; there are {' '.join(PARTS)}")
         return value
 
-    def reader(self) -> Reader:
+    def reader(self) -> LogEventParser:
         """What makes events of it."""
-        return Reader(self.field, self.zone)
+        return LogEventParser(self.field, self.zone)

@@ -15,7 +15,7 @@ class Cut(bytes):
     """The beginning of an event that was longer than the limit."""
 
 
-class Framer:
+class Log4jFramer:
     """Cuts one connection's bytes into events: lines, or objects of JSON where those are not one a line.
 
     JsonLayout writes objects over many lines, or many on one; ecs-logging-java writes stack traces over many lines;

@@ -91,7 +91,7 @@ def _decoded(text: bytes) -> Any:
     return _exact.decode(text.decode())
 
 
-class Reader:
+class LogEventParser:
     """Makes events of JSON.
 
     `fields`: names of fields by part, looked for before those that are known. `zone`: of times that name none, else

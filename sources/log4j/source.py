@@ -7,10 +7,17 @@ from collections.abc import Iterator
 
 from plugins import Batch, option
 from sources.connections import Connection
-from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, HandshakeConfig, Listener, TcpConfig
+from sources.listening import (
+    MAX_BYTES,
+    Endpoint,
+    EndpointSource,
+    HandshakeConfig,
+    Listener,
+    TcpConfig,
+)
 from sources.log4j.config import EncodingConfig
-from sources.log4j.framing import Framer
-from sources.pace import Pace
+from sources.log4j.framing import Log4jFramer
+from sources.pace import STOP_CHECK_SECONDS, Pace
 
 SERIALISED, BOM = b"\xac\xed\x00\x05", b"\xef\xbb\xbf"
 """Beginnings of a stream of Java objects, and of one of UTF-8 that is marked as such."""
@@ -34,7 +41,7 @@ class _Application(Connection):
 
     def __init__(self, taken: socket.socket, address: tuple[str, int], limit: int) -> None:
         super().__init__(taken, address)
-        self.framer = Framer(limit)
+        self.framer = Log4jFramer(limit)
         self.first: bytes | None = b""
         """The first bytes, until they tell what it speaks."""
 
@@ -107,7 +114,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         events: list[bytes] = []
         size = 0
         while size < MAX_BYTES:
-            ready = self._listener.ready(self._pace.patience() if events else TICK, self._pace.rest)
+            ready = self._listener.ready(self._pace.patience() if events else STOP_CHECK_SECONDS, self._pace.rest)
             began = not events
             size += self._read_all(ready, events)
             if not events:

@@ -22,7 +22,7 @@ from sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
 from sources.spooldir.differences import SPOOLDIR
 from sources.spooldir.directory import Candidate, Directory, problems
 from sources.spooldir.spooled import Spooled, readable, resumed
-from sources.spooldir.tracker import Left, Leftovers, Position, State, Tracker
+from sources.spooldir.tracker import FileOffset, Left, Leftovers, State, Tracker
 from sources.troubles import Troubles
 
 _BATCH_BYTES = 512 << 10
@@ -100,7 +100,7 @@ class SpooldirSource(Source[SpooldirConfig]):
         """The last file of the batch that is on its way."""
         self._ended: dict[str, Spooled] = {}
         """By path, files that were read to their end and are not marked yet."""
-        self._unsaved: Position | None = None
+        self._unsaved: FileOffset | None = None
         """What the tracker has to say."""
         self._unwritable = ""
         self._show()
@@ -340,7 +340,7 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     # --- positions
 
-    def _last_position(self) -> dict[str, Position]:
+    def _last_position(self) -> dict[str, FileOffset]:
         """Where the last run, or Flume, has stopped."""
         try:
             position = self._tracker.read()

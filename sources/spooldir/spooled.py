@@ -14,7 +14,7 @@ import pyarrow as pa
 from sources.spooldir.config import SpooldirConfig
 from sources.spooldir.content import Content, Skip
 from sources.spooldir.deserializers import Piece, deserializer
-from sources.spooldir.tracker import Position
+from sources.spooldir.tracker import FileOffset
 
 
 def readable(path: str) -> str:
@@ -74,16 +74,16 @@ class Spooled:
         return self.content.unpacked_of if self.content.packed else self.offset
 
     @property
-    def position(self) -> Position:
+    def position(self) -> FileOffset:
         """How far it was read."""
-        return Position(self.path, self.offset, self.state)
+        return FileOffset(self.path, self.offset, self.state)
 
     def close(self) -> None:
         """Let go of it; what is known of it stays."""
         self.content.close()
 
 
-def resumed(config: SpooldirConfig, path: str, position: Position | None, log: logging.Logger) -> Spooled:
+def resumed(config: SpooldirConfig, path: str, position: FileOffset | None, log: logging.Logger) -> Spooled:
     """That file, where it was left. Raises OSError, and Skip where it has changed since."""
     if position is None or not position.offset:
         return Spooled(config, path, 0)

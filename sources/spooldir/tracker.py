@@ -67,7 +67,7 @@ class State(msgspec.Struct, frozen=True):
         return (self.size, self.modified) == (other.size, other.modified)
 
 
-class Position(NamedTuple):
+class FileOffset(NamedTuple):
     """How far a file was read."""
 
     path: str
@@ -90,7 +90,7 @@ class Tracker:
         self._sync = b""
         self._size = 0
 
-    def read(self) -> Position | None:
+    def read(self) -> FileOffset | None:
         """What it says; None where it says nothing. ValueError where it makes no sense, OSError."""
         try:
             data = self.path.read_bytes()
@@ -121,9 +121,9 @@ class Tracker:
         if "flafka.file" in header:
             state = msgspec.json.decode(header["flafka.file"], type=State)
         self.target = os.fsdecode(header["file"])
-        return Position(self.target, max(0, offset), state)
+        return FileOffset(self.target, max(0, offset), state)
 
-    def save(self, position: Position) -> None:
+    def save(self, position: FileOffset) -> None:
         """Make it durable. Raises OSError, and then what was saved before counts."""
         record = varint(position.offset)
         block = varint(1) + varint(len(record)) + record
@@ -139,7 +139,7 @@ class Tracker:
         os.fdatasync(self._fd)
         self._size += written
 
-    def _rewrite(self, position: Position, block: bytes) -> None:
+    def _rewrite(self, position: FileOffset, block: bytes) -> None:
         sync = secrets.token_bytes(_SYNC)
         entries = {b"avro.schema": _SCHEMA, b"file": os.fsencode(position.path)}
         if position.state is not None:

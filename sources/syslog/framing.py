@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plugins.shared.octets import places
-from sources.listening import TICK
-from sources.pace import Pace
+from sources.pace import STOP_CHECK_SECONDS, Pace
 from sources.syslog.columns import LOOK_AHEAD, Bytes
 from sources.syslog.parser import CUT, REST
 
@@ -44,7 +43,7 @@ _LINES = re.compile(rb"[\n\0](?=%b %b|%b)" % (_COUNT, _PRIORITY, _UNDECIDED.patt
 """The end of lines that something else may follow."""
 
 
-class Framer:
+class SyslogFramer:
     """Cuts one stream into frames; however the stream came in pieces, the frames are the same.
 
     A frame is octet-counted if it begins with a count, a blank and a priority such as `<13>`; any other is a line. A
@@ -207,8 +206,8 @@ class Together(NamedTuple):
     """Start of what each stream has left over; the end of its data if that is nothing."""
 
 
-def cut_together(data: memoryview, stops: Sequence[int], framers: Sequence[Framer]) -> Together:
-    """Cut these streams as `Framer.cut` does; their data lie one behind the other and end at `stops`.
+def cut_together(data: memoryview, stops: Sequence[int], framers: Sequence[SyslogFramer]) -> Together:
+    """Cut these streams as `SyslogFramer.cut` does; their data lie one behind the other and end at `stops`.
 
     All that are in lines take one stream's time together; of thousands of senders most have sent one line. A stream
     that may have octet counts, or has a line that is too long, is cut by itself.
@@ -276,7 +275,7 @@ class Intake:
     def patience(self) -> float:
         """Seconds to wait for more."""
         if not self.pieces:
-            return TICK
+            return STOP_CHECK_SECONDS
         return 0.0 if self._full else self._pace.patience()
 
     def rest(self) -> bool:

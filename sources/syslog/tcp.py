@@ -19,7 +19,7 @@ from sources.syslog.columns import Bytes
 from sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
 from sources.syslog.decoder import Decoder
 from sources.syslog.differences import PORTS, STREAMS, SYSLOG
-from sources.syslog.framing import BETWEEN, COUNTED_MAX, LEAST_ROOM, Framer, Intake, Positions, cut_together
+from sources.syslog.framing import BETWEEN, COUNTED_MAX, LEAST_ROOM, Intake, Positions, SyslogFramer, cut_together
 from sources.syslog.names import Sender
 from sources.syslog.parser import CUT
 
@@ -29,7 +29,7 @@ C = TypeVar("C", bound=SyslogStreamConfig)
 class _Connection(Connection):
     """One sender."""
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int], framer: Framer) -> None:
+    def __init__(self, taken: socket.socket, address: tuple[str, int], framer: SyslogFramer) -> None:
         super().__init__(taken, address)
         self.sender = Sender(plain(address[0]), taken.getsockname()[1])
         self.framer = framer
@@ -50,7 +50,7 @@ class SyslogStream(EndpointSource[C]):
         self._listener: Listener[_Connection] = Listener(
             self,
             self._endpoint,
-            lambda taken, address: _Connection(taken, address, Framer(self._event_size)),
+            lambda taken, address: _Connection(taken, address, SyslogFramer(self._event_size)),
             most=config.max_connections,
             most_per_address=config.max_connections_per_address,
             handshake_timeout=config.handshake_timeout,

@@ -12,7 +12,7 @@ from plugins import MAX_HEADER_COLUMNS, Config, Problem, agreement, option
 from plugins.shared.javaregex import NotLinear
 from plugins.shared.regex import Regex
 from sources.filenames import shell_directory, shell_pattern
-from sources.taildir.groups import Group
+from sources.taildir.groups import FileGroup
 from sources.taildir.multiline import Multiline
 from sources.taildir.tail import MAX_LINE
 
@@ -191,7 +191,7 @@ class TaildirConfig(Config):
         if not self.multiline_pattern and any(name.startswith("multiline_") for name in self.model_fields_set):
             raise ValueError("is required, as without it no lines are joined")
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FileGroup]:
         """Return the file groups. Raises ValueError with every fault of their options."""
         groups, wrong = [], []
         headers: dict[str, dict[str, str]] = {}
@@ -206,7 +206,7 @@ class TaildirConfig(Config):
                 wrong.append(f"filegroups.{name} is missing: the path of the file group {name}")
                 continue
             try:
-                groups.append(Group.of(self.patterns[name], headers.get(name, {})))
+                groups.append(FileGroup.of(self.patterns[name], headers.get(name, {})))
             except ValueError as e:
                 wrong.append(f"filegroups.{name}: {e}")
         # Groups share batches, whose header columns are limited; byteOffsetHeader and fileHeader need two.

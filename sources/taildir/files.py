@@ -10,13 +10,13 @@ from contextlib import suppress
 from functools import cache
 
 from sources.taildir.listing import key_of, names
-from sources.taildir.looking import Found, Listing, Looking, Unknown
+from sources.taildir.looking import Listing, ScannedFiles, ScanResult, UntrackedFile
 from sources.taildir.opener import ARRIVED, CREATED, DELETED
 from sources.taildir.tail import Key, Mark, Tail
 from sources.taildir.watch import Change, Hints
 
 
-class Files(Looking):
+class Files(ScannedFiles):
     """Tracked files, kept up to date with the changes that inotify reports between two full scans."""
 
     def excuse(self, directories: Iterable[str]) -> None:
@@ -30,7 +30,7 @@ class Files(Looking):
 
     def adopt(self, hints: Hints) -> set[Tail]:
         """Track the files that the watch opened; return those that are new. The caller must scan afterwards."""
-        new = Found(set(), {})
+        new = ScanResult(set(), {})
         self._note_growth(hints)
         for change in hints.changes:
             self.ledger.note(change, again=self._is_link(change))
@@ -41,7 +41,7 @@ class Files(Looking):
         self._adopted |= new.changed
         return new.changed
 
-    def _adopt(self, change: Change, new: Found) -> None:
+    def _adopt(self, change: Change, new: ScanResult) -> None:
         if change.key is None or change.opened is None or (fd := change.opened.take()) is None:
             return
         tail = self._known.found.get(change.key)
@@ -137,8 +137,8 @@ class Files(Looking):
                 if tail:
                     concerned.add(tail)
                     paths |= {tail.path, tail.name}
-        found = Found(set(), {})
-        unknown: list[Unknown] = []
+        found = ScanResult(set(), {})
+        unknown: list[UntrackedFile] = []
         hidden = self._hidden & paths
         self._hidden -= hidden
         for path in sorted(paths):
@@ -162,7 +162,7 @@ class Files(Looking):
         homes = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
         return found.changed | self.scan(homes).changed
 
-    def _find_told(self, tail: Tail, came: Mapping[Key, str], there: Listing, found: Found) -> None:
+    def _find_told(self, tail: Tail, came: Mapping[Key, str], there: Listing, found: ScanResult) -> None:
         """Find a tracked file that has none of the changed names that match a group.
 
         Raises OSError as `_find_followed` does.

@@ -12,15 +12,15 @@ from plugins import Metrics
 from sources.taildir.copies import Copies
 from sources.taildir.groups import Groups
 from sources.taildir.known import Known
-from sources.taildir.ledger import Ledger
+from sources.taildir.ledger import FileCounters
 from sources.taildir.listing import key_of
-from sources.taildir.opened import Opened
+from sources.taildir.opened import OpenFiles
 from sources.taildir.places import Places
 from sources.taildir.tail import ChangedError, Key, Tail
 from sources.troubles import Troubles
 
 
-class Followed:
+class TrackedFiles:
     """Tracked files, by device and inode, and by path."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Followed:
         """
         self._groups = groups
         self._known = Known(saved, log)
-        self._opened = Opened(self.forget, log)
+        self._opened = OpenFiles(self.forget, log)
         self._places = Places()
         self._copies = Copies(room, troubles, stopping)
         self._hidden: set[str] = set()
@@ -63,7 +63,7 @@ class Followed:
         """Index from the name of a log to the latest file with that name."""
         self.unsaved: set[Tail] = set()
         """Files whose offset or name on disk is outdated."""
-        self.ledger = Ledger()
+        self.ledger = FileCounters()
         self._file_header = file_header
         self.idle_seconds = idle
         self._troubles = troubles

@@ -21,7 +21,7 @@ File systems have coarse timestamps: a younger one may hide a later change.
 
 
 @dataclass(frozen=True)
-class Group:
+class FileGroup:
     """File group, with the headers of its events."""
 
     directory: str
@@ -29,7 +29,7 @@ class Group:
     headers: Mapping[str, str]
 
     @classmethod
-    def of(cls, path: str, headers: Mapping[str, str]) -> Group:
+    def of(cls, path: str, headers: Mapping[str, str]) -> FileGroup:
         """Parse Flume's notation: a directory, a slash and a regex of file names.
 
         A relative path begins at the working directory. Raises ValueError where the path is invalid.
@@ -51,8 +51,8 @@ class Group:
 class Groups:
     """File groups of a source. A name belongs to the first group that it matches."""
 
-    def __init__(self, groups: Sequence[Group], troubles: Troubles, *, cache: bool) -> None:
-        self._groups: dict[str, list[Group]] = {}
+    def __init__(self, groups: Sequence[FileGroup], troubles: Troubles, *, cache: bool) -> None:
+        self._groups: dict[str, list[FileGroup]] = {}
         for group in groups:
             self._groups.setdefault(group.directory, []).append(group)
         self._troubles = troubles
@@ -75,7 +75,7 @@ class Groups:
         group = self._group(*os.path.split(path))
         return None if group is None else group.headers
 
-    def _group(self, directory: str, name: str) -> Group | None:
+    def _group(self, directory: str, name: str) -> FileGroup | None:
         for group in self._groups.get(directory, ()):
             if group.pattern.fullmatch(name):
                 return group

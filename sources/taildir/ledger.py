@@ -11,7 +11,7 @@ from sources.taildir.watch import Change
 _MOST_MOVES = 1024
 
 
-class Ledger:
+class FileCounters:
     """Counters of files that were created, as inotify reports, and of files that were opened.
 
     A file opened under a name may be a later one than inotify reported. So only the totals are compared, which agree

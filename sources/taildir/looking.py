@@ -10,14 +10,14 @@ from functools import cache
 from typing import NamedTuple
 
 from sources.taildir.copies import Copy, may_be_copy
-from sources.taildir.followed import Followed
+from sources.taildir.followed import TrackedFiles
 from sources.taildir.listing import files, key_of, names, opened_as
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 
 Listing = Callable[[str], dict[Key, str]]
 
 
-class Found(NamedTuple):
+class ScanResult(NamedTuple):
     """Result of a scan."""
 
     changed: set[Tail]
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     """Status of every file found, as of the scan."""
 
 
-class Unknown(NamedTuple):
+class UntrackedFile(NamedTuple):
     """File that is not tracked yet."""
 
     path: str
@@ -35,7 +35,7 @@ class Unknown(NamedTuple):
     """True if the path is a symbolic link."""
 
 
-class Looking(Followed):
+class ScannedFiles(TrackedFiles):
     """Tracked files, with the scans that find them in their directories."""
 
     def _place(self, changed: Iterable[Tail]) -> None:
@@ -45,13 +45,13 @@ class Looking(Followed):
                 self._places.put(tail)
         self._adopted.clear()
 
-    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Found:
+    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> ScanResult:
         """Scan all directories of the groups, or those in `directories`."""
         where = self._groups.directories
         if directories is not None:
             where &= directories
-        found = Found(set(), {})
-        unknown: list[Unknown] = []
+        found = ScanResult(set(), {})
+        unknown: list[UntrackedFile] = []
         hidden = {path for path in self._hidden if os.path.dirname(path) in where}
         self._hidden -= hidden
         for directory in sorted(where):
@@ -69,7 +69,7 @@ class Looking(Followed):
         self._place(found.changed)
         return found
 
-    def _find(self, path: str, found: Found, unknown: list[Unknown]) -> None:
+    def _find(self, path: str, found: ScanResult, unknown: list[UntrackedFile]) -> None:
         try:
             status = os.lstat(path)
             if link := stat.S_ISLNK(status.st_mode):
@@ -87,7 +87,7 @@ class Looking(Followed):
             if tail is None:
                 tail = self._known.recall(key, path)
                 if tail is None:
-                    unknown.append(Unknown(path, key, link))
+                    unknown.append(UntrackedFile(path, key, link))
                     return
                 self.ledger.opened(key)
                 self._follow(key, tail, found)
@@ -109,12 +109,14 @@ class Looking(Followed):
         self._hidden.add(path)
         self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
-    def _find_all_new(self, unknown: Sequence[Unknown], found: Found, *, skip_to_end: bool = False) -> None:
+    def _find_all_new(
+        self, unknown: Sequence[UntrackedFile], found: ScanResult, *, skip_to_end: bool = False
+    ) -> None:
         missing = self._known.missing() if unknown else []
         for new in unknown:
             self._find_new(new, found, missing, skip_to_end=skip_to_end)
 
-    def _find_new(self, new: Unknown, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
+    def _find_new(self, new: UntrackedFile, found: ScanResult, missing: list[Tail], *, skip_to_end: bool) -> None:
         """Track a file that is not tracked yet; continue a lost file if it is the rotated copy of that one."""
         path, key, link = new
         there = opened_as(path, key)
@@ -147,14 +149,14 @@ class Looking(Followed):
             self._follow(key, tail, found, fd)
         self._see(tail, path, status, found)
 
-    def _see(self, tail: Tail, path: str, status: os.stat_result, found: Found) -> None:
+    def _see(self, tail: Tail, path: str, status: os.stat_result, found: ScanResult) -> None:
         if not tail.named:
             found.changed.add(tail)
         tail.named = tail.matched = True
         tail.deleted = tail.replaced = False
         found.statuses[tail] = status
 
-    def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:
+    def _follow(self, key: Key, tail: Tail, found: ScanResult, fd: int | None = None) -> None:
         self._known.found[key] = tail
         self._put_in_order(tail)
         self._label(tail)
@@ -175,7 +177,7 @@ class Looking(Followed):
             except OSError:
                 pass
 
-    def _find_renamed(self, where: set[str], found: Found) -> None:
+    def _find_renamed(self, where: set[str], found: ScanResult) -> None:
         """Find files that no matching name led to: by another name in their directories, or deleted."""
         there = cache(names)
         for key, tail in self._known.found.items():
@@ -192,7 +194,7 @@ class Looking(Followed):
                 except OSError as e:
                     self._unseen(tail.path, e)
 
-    def _find_followed(self, key: Key, tail: Tail, there: Listing, found: Found) -> None:
+    def _find_followed(self, key: Key, tail: Tail, there: Listing, found: ScanResult) -> None:
         """Find a tracked file whose name does not match a group any more.
 
         Raises OSError where its directory is unreadable.
@@ -211,7 +213,7 @@ class Looking(Followed):
             tail.named, tail.deleted = named, deleted
             found.changed.add(tail)
 
-    def _find_saved(self, tail: Tail, there: Listing, found: Found) -> None:
+    def _find_saved(self, tail: Tail, there: Listing, found: ScanResult) -> None:
         """Find an entry of the position file that was not found since the start.
 
         Raises OSError where a file or its directory is unreadable.
@@ -227,7 +229,7 @@ class Looking(Followed):
             tail.deleted = True
             found.changed.add(tail)
 
-    def _find_copies(self, where: set[str], found: Found) -> None:
+    def _find_copies(self, where: set[str], found: ScanResult) -> None:
         """Find rotated copies, plain or compressed, of files that are gone."""
         entries = cache(files)
         for tail in self._known.missing():
@@ -239,7 +241,7 @@ class Looking(Followed):
                 if copy is not None:
                     self._continue(tail, copy, found)
 
-    def _continue(self, tail: Tail, copy: Copy, found: Found) -> None:
+    def _continue(self, tail: Tail, copy: Copy, found: ScanResult) -> None:
         """Continue reading the lost file in its rotated copy."""
         self._keep_copied(tail, copy.path)
         if copy.unpacked is None:

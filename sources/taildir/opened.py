@@ -10,7 +10,7 @@ from sources.descriptors import EXHAUSTED, exhausted, most_open
 from sources.taildir.tail import Tail
 
 
-class Opened:
+class OpenFiles:
     """Open files, which are closed in least-recently-used order where there are too many."""
 
     def __init__(self, forget: Callable[[Tail], None], log: logging.Logger) -> None:

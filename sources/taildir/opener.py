@@ -56,7 +56,7 @@ Device and inode are 0 where no file was found.
 """
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """Inotify event of a name in a watched directory."""
 
     watch: int
@@ -76,7 +76,7 @@ class Opener:
 
         A watch has several directories where links lead to the same one.
         """
-        self._early: dict[int, list[Event]] = {}
+        self._early: dict[int, list[InotifyEvent]] = {}
         """Events of watches that the agent has not announced yet."""
 
     def watch(self, watch: int, directories: Mapping[str, Sequence[str] | None]) -> None:
@@ -89,7 +89,7 @@ class Opener:
         for event in self._early.pop(watch, ()):
             self.handle(event)
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: InotifyEvent) -> None:
         """Queue the message for an inotify event, and open the file if one was created or moved in."""
         if event.mask & _IN_OVERFLOW:
             self.waiting.append(((OVERFLOW, "", 0, 0, 0, False), None))
@@ -153,12 +153,12 @@ class Opener:
                 os.close(fd)
 
 
-def events(data: bytes) -> list[Event]:
+def events(data: bytes) -> list[InotifyEvent]:
     """Parse the bytes read from an inotify descriptor (inotify(7))."""
     found, at = [], 0
     while at + 16 <= len(data):
         watch, mask, cookie, length = struct.unpack_from("iIII", data, at)
-        found.append(Event(watch, mask, cookie, data[at + 16 : at + 16 + length].rstrip(b"\0")))
+        found.append(InotifyEvent(watch, mask, cookie, data[at + 16 : at + 16 + length].rstrip(b"\0")))
         at += 16 + length
     return found
 

@@ -39,7 +39,7 @@ _MOST_MOVES = 1024
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenDescriptor:
     """Descriptor of a file that was opened as soon as inotify reported it."""
 
     fd: int | None
@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
     The lookup follows the event, so the file may be a later one.
     """
-    opened: Opened | None = None
+    opened: OpenDescriptor | None = None
 
 
 class Hints(NamedTuple):
@@ -193,7 +193,7 @@ class Watch:
         self._lock = threading.Lock()
         self._hinted = threading.Event()
         self._changes: list[Change] = []
-        self._opened: dict[Key, Opened] = {}
+        self._opened: dict[Key, OpenDescriptor] = {}
         self._overflow = False
         self._ended = ""
         self._requested = self._synced = 0
@@ -353,14 +353,14 @@ class Watch:
             return
         self._note(Change(named.kind, path, name, named.cookie, named.key, self._keep(named)))
 
-    def _keep(self, named: Named) -> Opened | None:
+    def _keep(self, named: Named) -> OpenDescriptor | None:
         """Keep the descriptor of an event, unless the file is open already or too many files are."""
         key, fd = named.key, named.fd
         if key is None or fd is None:
             return None
         with self._lock:
             if len(self._opened) < self._most and key not in self._opened and not self._held(key):
-                self._opened[key] = Opened(fd)
+                self._opened[key] = OpenDescriptor(fd)
                 return self._opened[key]
         os.close(fd)
         return None

@@ -18,10 +18,11 @@ from agent.config import load
 from agent.monitoring.registry import Registry
 from agent.monitoring.watch import KafkaWatch
 from agent.runner.agent import Agent
-from agent.services.running import free_port, until
+from agent.services.running import until
 from plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
 from tests.agent.alerting import RULES, Look, firing, look, names, patience, rules
 from tests.agent.prometheus import judged, promtool
+from tests.fixtures.ports import free_port
 from tests.runner.test_notices import Plugin
 from tests.system.running import small_disk
 
@@ -118,7 +119,7 @@ def before(made: Agent) -> Look:
 def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """One that may be started, and is stopped then."""
     monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
-    monkeypatch.setattr("agent.runner.agent.FLUSH_SECONDS", 1.0)
+    monkeypatch.setattr("agent.runner.agent.SINK_STOP_SECONDS", 1.0)
     made.start()
     yield made
     for channel in made.channels.values():  # what nobody takes is not waited for

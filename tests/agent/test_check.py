@@ -246,7 +246,7 @@ def test_connect_says_that_servers_were_not_asked_where_the_file_is_wrong(run: R
 
 
 def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(check_module, "PROBES_SECONDS", 0.2)
     Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://slow"))
     try:
         result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from agent.cli import main
 from agent.config import load, storage
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from agent.topology import ComponentSpec, Place
 from plugins import Batch, Components, Config, Source
+from tests.fixtures.ports import free_port
 
 CONFIGURATION = """
 a1.sources = s

@@ -14,8 +14,9 @@ from agent.cli import main
 from agent.config import load
 from agent.graph import graph_of
 from agent.runner.held import MOST_SAMPLES, Held
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from plugins import Components, Metrics
+from tests.fixtures.ports import free_port
 
 EVENTS = 600
 CONFIGURATION = """

@@ -331,7 +331,8 @@ def test_the_written_file_is_one_that_check_accepts(tmp_path: Path) -> None:
     assert [one.message.partition(" ")[0] for one in left] == ["leaves"], "what was changed differs no more"
 
 
-def test_what_flumes_file_channel_still_holds_is_told(tmp_path: Path) -> None:
+def with_flumes_files(tmp_path: Path) -> Path:
+    """A configuration with a channel `c` in whose directories Flume has left three events."""
     recorded = Path(__file__).parents[1] / "data/flume_file_channel/records"
     for source, target in (("a", "data"), ("checkpoint", "checkpoint")):
         shutil.copytree(recorded / source, tmp_path / target)
@@ -340,11 +341,47 @@ def test_what_flumes_file_channel_still_holds_is_told(tmp_path: Path) -> None:
     lines += ["a.channels.c.type = file", f"a.channels.c.checkpointDir = {tmp_path}/checkpoint"]
     lines += [f"a.channels.c.dataDirs = {tmp_path}/data", "a.sinks.k.type = null", "a.sinks.k.channel = c"]
     file.write_text("\n".join(lines))
+    return file
+
+
+def test_what_flumes_file_channel_still_holds_is_told(tmp_path: Path) -> None:
+    file = with_flumes_files(tmp_path)
     found = migrate(file, None, components=Components())
     (line,) = found.of("differs")
     assert (line.number, found.ok) == (6, True)
     assert "holds 3 events that Flume has not delivered" in line.reasons()[0].message
+    assert "`agent migrate --import-channel c FILE`" in line.reasons()[0].message
     assert found.content == file.read_bytes()
+
+
+def test_a_command_imports_what_flumes_file_channel_still_holds(tmp_path: Path, run: Run) -> None:
+    file = str(with_flumes_files(tmp_path))
+    done = run(file, "--import-channel", "c")
+    assert done.exit_code == 0, done.output
+    assert "channel c: imported what Flume had not delivered, 3 events now" in done.stdout
+    assert (tmp_path / "data/flume-0/log-1").exists()
+    assert not Path("flume-flafka.conf").exists()
+    again = run(file, "--import-channel", "c", "--json")
+    assert json.loads(again.stdout) == {"channel": "c", "events": 0, "lost": 0, "damages": [], "moved_to": ""}
+    assert "nothing to import" in run(file, "--import-channel", "c").stdout
+
+
+def test_only_a_file_channel_of_the_configuration_can_be_imported_into(run: Run) -> None:
+    assert "flume.conf has no channel c" in run("flume.conf", "--import-channel", "c").stderr
+    refused = run("flume.conf", "--import-channel", "memory")
+    assert refused.exit_code == 1
+    assert "channel memory is of another type than Flume's file channel" in refused.stderr
+
+
+def test_an_import_names_what_it_could_not_read(tmp_path: Path, run: Run) -> None:
+    file = with_flumes_files(tmp_path)
+    for log in (tmp_path / "data").glob("log-?"):
+        data = log.read_bytes()
+        log.write_bytes(data.replace(b"2" + b"_" * 50, b"2" + b"X" * 50))
+    done = run(str(file), "--import-channel", "c")
+    assert done.exit_code == 2, done.output
+    assert "is damaged at byte" in done.stderr
+    assert "events that could not be read, and are lost: 1" in done.stderr
 
 
 def test_interceptors_of_a_sink_which_flume_ignores_are_told(tmp_path: Path) -> None:

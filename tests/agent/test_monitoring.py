@@ -17,7 +17,8 @@ from agent.monitoring import server as server_module
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.options import AgentOptions
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
+from tests.fixtures.ports import free_port
 
 
 def test_a_port_that_is_taken_is_tried_again(

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from agent.cli import main
-from agent.services.running import free_port
 from plugins import Components
 from tests.fixtures.plugins import found_by_python, pass_tests_of
+from tests.fixtures.ports import free_port
 
 NAMES = {"source": "made-up-lines", "sink": "made-up-file", "interceptor": "madeup"}
 

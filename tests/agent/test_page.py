@@ -15,7 +15,7 @@ import pytest
 from agent.graph import Graph
 from agent.monitoring.history import SAMPLE_SECONDS, History
 from agent.monitoring.registry import Registry
-from agent.monitoring.routes import Json
+from agent.monitoring.routes import LenientJsonResponse
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
@@ -209,7 +209,7 @@ def test_what_is_no_number_is_one_that_is_not_known() -> None:
         not {"Lag", "FlushTimer", "DiskFreeBytes", "Fill", "Rows"}
         & ask("/api/state").json()["figures"]["SINK.k1"].keys()
     )
-    rendered = Json({"a": [float("nan"), 1.5], "b": (float("inf"), "NaN")}).body
+    rendered = LenientJsonResponse({"a": [float("nan"), 1.5], "b": (float("inf"), "NaN")}).body
     assert json.loads(bytes(rendered), parse_constant=refuse) == {"a": [None, 1.5], "b": [None, "NaN"]}
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.runner.agent import Agent
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
 from plugins import Batch, Event
 from tests.agent.browsing import configured, shown, turned
 from tests.fixtures.browser import PATIENCE
+from tests.fixtures.ports import free_port
 from tests.system.running import connected
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from agent.config import load
 from agent.runner.agent import Agent
 from agent.runner.taps import (
     MOST_BATCHES,
-    Listener,
     Taps,
     TapServer,
+    TapSubscriber,
     find,
     matching,
     points,
@@ -244,7 +244,7 @@ def test_an_agent_whose_state_cannot_be_written_runs_without(
 
 
 def test_a_listener_that_is_not_read_holds_a_few_batches_and_counts_the_others() -> None:
-    listener = Listener()
+    listener = TapSubscriber()
     for _ in range(MOST_BATCHES + 3):
         listener.passed(batch_of("one", "two"))
     assert listener.left_out() == 6

@@ -20,8 +20,8 @@ from agent.graph import graph_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
-from agent.services.running import free_port
 from plugins import Components, Metrics
+from tests.fixtures.ports import free_port
 
 CONFIGURATION = """\
 a1.sources = s1

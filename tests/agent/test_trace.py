@@ -14,7 +14,7 @@ from agent.cli import main
 from agent.config import load
 from agent.runner.deadletters.stored import StoredDeadLetter
 from agent.topology import AgentSpec
-from agent.tracing import Followed, _asked, _at, _once_a_group, id_in
+from agent.tracing import SinkTrace, _asked, _at, _once_a_group, id_in
 from plugins import Batch, Components, Event, EventId, FlafkaError, Origin, PartitionClaim, Whereabouts
 
 CONF = """
@@ -83,9 +83,9 @@ def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
     (sink,) = spec.sinks
     sinks = [replace(sink, name=name, group=group) for name, group in (("k", None), ("l", None), ("m", "other"))]
     found = [
-        Followed("a1.sinks.k", "solr", "missing", "group c is past it"),
-        Followed("a1.sinks.l", "solr", "delivered", places=({"id": "x"},)),
-        Followed("a1.sinks.m", "solr", "missing", "group other is past it"),
+        SinkTrace("a1.sinks.k", "solr", "missing", "group c is past it"),
+        SinkTrace("a1.sinks.l", "solr", "delivered", places=({"id": "x"},)),
+        SinkTrace("a1.sinks.m", "solr", "missing", "group other is past it"),
     ]
     told = list(_once_a_group(sinks, found))
     assert [one.state for one in told] == ["elsewhere", "delivered", "missing"]

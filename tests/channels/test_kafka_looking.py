@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from agent.runner.deadletters import stored
 from channels.kafka import looking
-from channels.kafka.looking import Looking
+from channels.kafka.looking import TopicLookup
 from plugins import KafkaStream, Retry
 
 
@@ -44,9 +44,9 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
 ) -> None:
     """Else a replay would leave out what it holds, as if all of it had come before."""
     monkeypatch.setattr(looking, "Consumer", Half)
-    monkeypatch.setattr(looking, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry, match="topic t cannot be looked at: "):
-        Looking({}, "t", "g", lambda records, claim: None).at(1)
+        TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
 
 
 def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +54,6 @@ def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPa
     for module in (looking, stored):
         monkeypatch.setattr(module, "Consumer", Half)
     Half.groups.clear()
-    assert Looking({}, "t", "g", lambda records, claim: None).cluster() == "here"
+    assert TopicLookup({}, "t", "g", lambda records, claim: None).cluster() == "here"
     assert not [*stored.records(KafkaStream("127.0.0.1:1", "t", "g"), "t.deadletters")]
     assert Half.groups == ["g", "g"]

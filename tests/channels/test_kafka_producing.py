@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from agent.services.running import free_port, until
+from agent.services.running import until
 from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
 from channels.kafka.producing import ChannelProducer, Limits
 from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
 from plugins.shared.kafkaproperties import client_properties
+from tests.fixtures.ports import free_port
 
 
 def producing_to(brokers, *, writable=lambda: False, **properties):
@@ -103,8 +104,8 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     brokers, monkeypatch, caplog, deaf, format, room
 ):
     """One that never sends is what librdkafka's is after some outages."""
-    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.5)
-    monkeypatch.setattr(standstill, "AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(standstill, "FIRST_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(standstill, "STALL_CHECK_SECONDS", 0.5)
     monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
     monkeypatch.setattr(producing, "RETIRED_SECONDS", 3.0)
     made, asked = [], []
@@ -147,8 +148,8 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
 
 @pytest.mark.parametrize("lacks", ["thread", "client"])
 def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, lacks):
-    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.3)
-    monkeypatch.setattr(standstill, "AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(standstill, "FIRST_STALL_SECONDS", 0.3)
+    monkeypatch.setattr(standstill, "STALL_CHECK_SECONDS", 0.3)
     monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
     monkeypatch.setattr(threads.start_thread, "__defaults__", (0.2,))
     made, start = [], threading.Thread.start
@@ -181,7 +182,7 @@ def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, l
 def test_a_put_of_which_nothing_is_sent_is_no_acknowledgement(monkeypatch):
     """All of it is rejected, while brokers are away."""
     monkeypatch.setattr(producing, "STALL_SECONDS", 0.1)
-    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(standstill, "FIRST_STALL_SECONDS", 0.0)
     producer = producing_to("127.0.0.1:1", format="flume", partitionIdHeader="p")
     monkeypatch.setattr(producer._partitions, "_look_for_more", lambda: None)
     moved = []
@@ -225,7 +226,7 @@ def test_a_default_partition_that_is_not_there_is_said_at_the_start():
 
 def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
     """They know no SASL, which is told in the way of a wrong password."""
-    monkeypatch.setattr("channels.kafka.channel.ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr("channels.kafka.channel.REQUEST_SECONDS", 2.0)
     secured = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -252,7 +253,7 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
 
 
 def test_brokers_that_do_not_answer_are_away(monkeypatch):
-    monkeypatch.setattr("channels.kafka.channel.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("channels.kafka.channel.REQUEST_SECONDS", 0.5)
     config, _ = KafkaChannel.config_class.parse({"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"})
     with pytest.raises(Unreachable, match="no Kafka broker answers"):
         KafkaChannel(config, "c1").open()

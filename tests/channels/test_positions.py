@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.kafka.positions import Log, claims_of
+from channels.kafka.positions import PartitionLog, claims_of
 from plugins import FlafkaError, PartitionClaim
 
 CLAIM = PartitionClaim("cluster", "t", "now", "group", 0, -1)
@@ -104,7 +104,7 @@ class OneLog:
 
 
 def truncated(log, position, epoch):
-    return Log(log, claim(0)).truncated(position, epoch)[0]
+    return PartitionLog(log, claim(0)).truncated(position, epoch)[0]
 
 
 @given(st.data())

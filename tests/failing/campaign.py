@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from agent.services import ServiceError
 from agent.services.running import RunningAgent
 from plugins import Event
-from plugins.shared.avrorpc import Status
+from plugins.shared.avrorpc import AvroStatus
 from tests.failing.operations import KINDS, Page
 from tests.sources.calling import Client as AvroClient
 
@@ -187,7 +187,7 @@ class Client:
         running = SimpleNamespace(source=SimpleNamespace(port=self._port("rpc")))
         try:
             with AvroClient(running) as client:
-                return bool(client.append(*map(Event, events)) == Status.OK)
+                return bool(client.append(*map(Event, events)) == AvroStatus.OK)
         except (OSError, AssertionError):
             return False
 

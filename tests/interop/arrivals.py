@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from agent.services import ServiceError
-from agent.services.running import PATIENCE_SECONDS, free_port, page, until
+from agent.services.running import PATIENCE_SECONDS, page, until
 from agent.topology import AgentSpec, ComponentSpec
 from tests.conformance import real_files
 from tests.conformance.arrival import ID, Agent, Run
 from tests.conformance.outputs import compared
+from tests.fixtures.ports import free_port
 from tests.interop.test_flume import RunningFlume
 from tests.system.arrivals import Real, Shared, agents
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from plugins import Event
+from tests.fixtures.ports import free_port
 from tests.interop.jvm import Application, interceptors, java_keystore
 from tests.sources.calling import Running
 

@@ -18,7 +18,8 @@ from agent.services.cluster import java_command
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
+from tests.fixtures.ports import free_port
 from tests.system.running import in_topic, send, unique
 
 LOGGING = """

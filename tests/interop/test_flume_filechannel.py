@@ -1,16 +1,20 @@
-"""Apache Flume 1.11's file channel, from its own jars, and ours, which takes over what that has left."""
+"""Apache Flume 1.11's file channel, from its own jars, and the import of what that has left into ours."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent, free_port, until
+from agent.flumechannel.importing import import_events
+from agent.services.running import RunningAgent, until
 from channels.file import FileChannel, FileChannelConfig
 from plugins import Retry
+from tests.fixtures.ports import free_port
 from tests.interop.filechannels import FileChannels, Story
 from tests.interop.test_flume import delivered, flume, frames, listening, messages
 from tests.system.running import send
@@ -58,10 +62,9 @@ def test_a_channel_that_flume_uses_is_left_alone(flumes: FileChannels, tmp_path:
     assert config is not None
     ours = FileChannel(config, "files")
     with pytest.raises(Retry, match="log-1 is open in another process, as a running Flume has it"):
-        ours.open()
-    ours.close()
-    assert any("is open in another process" in said for said in ours.probe())
+        import_events(ours)
     assert flumes.tell("close") == "closed"
+    import_events(ours)
     ours.open()
     assert flumes.tell(f"open checkpointDir={story.place}/checkpoint dataDirs={story.place}/a") == "failed"
     ours.close()
@@ -92,10 +95,15 @@ def test_a_team_moves_to_us_and_back(tmp_path: Path) -> None:
         sent("second")
         until(lambda: b"second 299" in logs(tmp_path / "data"), "Flume's channel to hold it")
     with RunningAgent(tmp_path, ours) as agent:
+        agent.until(lambda: "agent migrate --import-channel files FILE" in str(agent.failing()), "a refusal")
+        agent.stop()
+    import_it = [sys.executable, "-m", "agent", "migrate", "--import-channel", "files", str(ours)]
+    imported = subprocess.run(import_it, capture_output=True, text=True, check=True).stdout
+    assert "imported what Flume had not delivered, 300 events now" in imported
+    with RunningAgent(tmp_path, ours) as agent:
         agent.port("syslog")
         count = sent("third")
         agent.until(lambda: delivered(tmp_path / "out").total() >= count, "ours to deliver")
-        assert "took over 300 events that Flume's file channel held" in agent.log
         assert agent.stop() == 0
     assert delivered(tmp_path / "out") == all_of_them, "ours did not go on where Flume stopped"
 

@@ -9,7 +9,8 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
+from tests.fixtures.ports import free_port
 from tests.interop.test_flume import flume
 
 CONFIGURATION = """

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from agent.services.cluster import java_command
 from agent.services.java import find_java
-from plugins.shared.morphline import BODY, Failed, Json, Morphline, Record, text
+from plugins.shared.morphline import BODY, Failed, JsonNode, Morphline, MorphlineRecord, text
 from tests.interop.jvm import SOURCES, compiled
 
 Fields = dict[str, list[Any]]
@@ -62,9 +62,9 @@ def kite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kite]:
 
 
 def ours(file: Path, records: list[Fields]) -> Any:
-    arrived: list[Record] = []
+    arrived: list[MorphlineRecord] = []
 
-    def keep(record: Record) -> bool:
+    def keep(record: MorphlineRecord) -> bool:
         arrived.append(record)
         return True
 
@@ -77,7 +77,7 @@ def ours(file: Path, records: list[Fields]) -> Any:
         arrived.clear()
         success: bool | str
         try:
-            success = morphline.process(Record({name: list(values) for name, values in record.items()}))
+            success = morphline.process(MorphlineRecord({name: list(values) for name, values in record.items()}))
         except Failed:
             success = "failed"
         some = [{name: [written(value) for value in one[name]] for name in one} for one in arrived]
@@ -88,7 +88,7 @@ def ours(file: Path, records: list[Fields]) -> Any:
 def written(value: Any) -> list[str]:
     if isinstance(value, bytes):
         return ["bytes", base64.b64encode(value).decode()]
-    kinds = {str: "text", bool: "truth", float: "fraction", int: "whole", Json: "json"}
+    kinds = {str: "text", bool: "truth", float: "fraction", int: "whole", JsonNode: "json"}
     return [kinds[type(value)], text(value)]
 
 

@@ -7,5 +7,5 @@ import pytest
 def impatient(brisk: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kit gives up early, where a test has it find something broken."""
     monkeypatch.setattr("plugins.conformance.sources.STOP_SECONDS", 0.5)
-    monkeypatch.setattr("plugins.conformance.sources.PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr("plugins.conformance.channels.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("plugins.conformance.sources.ARRIVAL_SECONDS", 0.5)
+    monkeypatch.setattr("plugins.conformance.channels.ARRIVAL_SECONDS", 0.5)

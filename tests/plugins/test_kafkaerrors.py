@@ -3,7 +3,7 @@
 import pytest
 
 from plugins import Retry
-from plugins.shared.kafkaerrors import Heard, Trouble, metadata, trouble
+from plugins.shared.kafkaerrors import ReportedErrors, Trouble, metadata, trouble
 
 LONG = f"{'k' * 64}.example.com"
 
@@ -21,7 +21,7 @@ LONG = f"{'k' * 64}.example.com"
     ],
 )
 def test_a_server_that_is_written_wrong_is_told_in_a_sentence(protocol, server, text):
-    found = trouble({"security.protocol": protocol}, server, Heard())
+    found = trouble({"security.protocol": protocol}, server, ReportedErrors())
     assert found == Trouble(text, text.endswith("a host"))
 
 

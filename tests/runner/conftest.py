@@ -13,7 +13,7 @@ from tests.runner.pipelines import Letters
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again after hundredths of seconds: how waits grow is the matter of `test_retries.py`."""
-    monkeypatch.setattr("agent.runner.retries.FIRST_SECONDS", 0.02)
+    monkeypatch.setattr("agent.runner.retries.FIRST_WAIT_SECONDS", 0.02)
 
 
 @pytest.fixture

@@ -161,10 +161,10 @@ def test_it_is_given_up_when_nothing_moves_and_says_what_is_left_and_who_holds_i
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.end, kept.at, kept.held = {0: 10, 1: 20, 2: 30}, {0: 10, 1: 5}, {0: "us", 1: "other on host-b"}
     assert not agent.drained()
-    clock.now += drain.STUCK_SECONDS
+    clock.now += drain.DRAIN_STUCK_SECONDS
     kept.at[1] = 6
     assert not agent.drained(), "it moves"
-    clock.now += drain.STUCK_SECONDS
+    clock.now += drain.DRAIN_STUCK_SECONDS
     assert not agent.drained()
     clock.now += 1
     with pytest.raises(Stuck) as stuck:
@@ -180,7 +180,7 @@ def test_it_is_given_up_with_the_reason_when_brokers_stay_away(tmp_path: Path, c
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.away = True
     assert not agent.drained()
-    clock.now += drain.STUCK_SECONDS + 1
+    clock.now += drain.DRAIN_STUCK_SECONDS + 1
     with pytest.raises(Stuck, match=r"a1\.channels\.c1 cannot be looked at: no broker answers"):
         agent.drained()
 
@@ -191,7 +191,7 @@ def test_it_goes_on_while_spark_is_at_work(tmp_path: Path, clock: Clock) -> None
     metrics = agent.spark.metrics["k0"]
     kept.end, kept.at = {0: 10}, {}
     assert not agent.drained()
-    clock.now += drain.STUCK_SECONDS + 1
+    clock.now += drain.DRAIN_STUCK_SECONDS + 1
     assert not agent.drained(), "a micro-batch may take longer"
     clock.now += drain.BATCH_SECONDS
     with pytest.raises(

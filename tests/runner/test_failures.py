@@ -197,7 +197,7 @@ def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_says_so(tmp_
 
 
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BLOCKED_SECONDS", "SILENT_SECONDS", "FAILED_SECONDS"):
+    for name in ("BLOCKED_SECONDS", "IDLE_STOP_SECONDS", "FAILED_SECONDS"):
         monkeypatch.setattr(running, name, 0.3)
 
 

@@ -334,7 +334,7 @@ def test_a_drain_waits_until_the_overflow_is_empty(pair: Pair, monkeypatch: pyte
     drain = Drain({"c1": overflowing(pair).channel, "c2": pair.disk}, [], [])
     assert not drain.over()
     with monkeypatch.context() as impatient:
-        impatient.setattr("agent.runner.drain.STUCK_SECONDS", 0.0)
+        impatient.setattr("agent.runner.drain.DRAIN_STUCK_SECONDS", 0.0)
         with pytest.raises(Stuck, match=r"a\.channels\.c2 still holds 1 events"):
             until(drain.over, "its end", 20)
     pair.topic.there.set()

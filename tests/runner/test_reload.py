@@ -13,10 +13,11 @@ from agent.runner import supervise
 from agent.runner.agent import Agent
 from agent.runner.changes import between, described
 from agent.runner.local import sinks
-from agent.services.running import free_port, until
+from agent.services.running import until
 from agent.topology import AgentSpec
 from plugins import Components, FlafkaError
 from plugins.threads import start_thread
+from tests.fixtures.ports import free_port
 
 
 def spec_of(directory: Path, *lines: str, capacity: int = 100, sink: str = "null") -> AgentSpec:

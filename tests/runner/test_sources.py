@@ -80,7 +80,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
                 raise Retry("no room")
             super().put(batch)
 
-    monkeypatch.setattr("agent.runner.local.optional.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("agent.runner.local.optional.OPTIONAL_PUT_SECONDS", 0.05)
     for cls, refuses in itertools.product((Ten, TenAtOnce), (False, True)):
         may_go_on = threading.Event()
         good, bad = Store(name="good"), Hanging(name="bad")
@@ -96,7 +96,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
 
 
 def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("agent.runner.local.sources.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("agent.runner.local.sources.OPTIONAL_PUT_SECONDS", 0.0)
     good, away = Store(name="good"), Store(name="away")
     channels = {store.name: ChannelRunner("", store.name, store) for store in (good, away)}
     channels["good"].ready.set()

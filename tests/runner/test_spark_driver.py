@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from pyspark import accumulators
 
-from agent.config.runners import BOTH, TABLE, Drain, Support, objections
+from agent.config.runners import BOTH, TABLE, SinkBinding, Support, objections
 from agent.options import AgentOptions
 from agent.runner.spark import driver, gateway, session
 from agent.runner.spark.driver import hearing, reason
@@ -251,7 +251,7 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "END_SECONDS", 0.05)
+    monkeypatch.setattr(driver, "SPARK_END_SECONDS", 0.05)
     for_ever, ended = threading.Event(), threading.Event()
 
     def stop(*_: object) -> None:
@@ -362,20 +362,20 @@ def test_state_is_summed_over_operators() -> None:
 @pytest.mark.parametrize("name", ["hdfs", "hbase", "solr", "avro", "logger", "null"])
 def test_sinks_that_run_on_spark(name: str) -> None:
     sink: Any = Components().get("sink", name)
-    assert not list(objections("spark", Drain(sink, KafkaChannel, competing=False)))
+    assert not list(objections("spark", SinkBinding(sink, KafkaChannel, competing=False)))
 
 
 def test_a_sink_with_files_of_its_own_host_does_not() -> None:
     sink: Any = Components().get("sink", "file_roll")
-    (objection,) = objections("spark", Drain(sink, KafkaChannel, competing=False))
+    (objection,) = objections("spark", SinkBinding(sink, KafkaChannel, competing=False))
     assert objection.endswith("(file_roll): set runner = local, or use a sink of type hdfs")
 
 
-def deliveries() -> list[Drain]:
+def deliveries() -> list[SinkBinding]:
     """One of each kind."""
     sinks: list[Any] = list(Components().all("sink"))
-    plain = [Drain(sink, KafkaChannel, competing=False) for sink in sinks]
-    logger = Drain(Components().get("sink", "logger"), KafkaChannel, competing=False)
+    plain = [SinkBinding(sink, KafkaChannel, competing=False) for sink in sinks]
+    logger = SinkBinding(Components().get("sink", "logger"), KafkaChannel, competing=False)
     more = [replace(logger, channel=MemoryChannel), replace(logger, competing=True), replace(logger, grouped=True)]
     return plain + more
 

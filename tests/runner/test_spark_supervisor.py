@@ -17,9 +17,10 @@ from agent.config import load
 from agent.runner.spark import supervisor
 from agent.runner.spark.supervisor import SparkRunner
 from agent.runner.spark.workplace import used, workplace
-from agent.services.running import free_port, until
+from agent.services.running import until
 from agent.topology import AgentSpec
 from plugins import Components
+from tests.fixtures.ports import free_port
 from tests.fixtures.processes import Forked
 
 

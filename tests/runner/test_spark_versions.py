@@ -18,8 +18,8 @@ from agent.runner.spark.kept import remember_jars
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
 from agent.services import java
 from agent.services.cluster import site_xml
-from agent.services.running import free_port
 from plugins import Caution
+from tests.fixtures.ports import free_port
 
 SPARK = importlib.metadata.version("pyspark")
 REMOTE = AgentOptions(spark_master="spark://there:7077")

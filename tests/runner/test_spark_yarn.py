@@ -22,8 +22,9 @@ from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_wi
 from agent.runner.spark.session import _placed
 from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
 from agent.services.cluster import site_xml
-from agent.services.running import free_port, until
+from agent.services.running import until
 from plugins import Caution, Retry
+from tests.fixtures.ports import free_port
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
 
@@ -58,8 +59,8 @@ def of(*applications: Application) -> tuple[OnYarn, FakeYarn, list[str], list[di
 
 
 def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yarn, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(yarn, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(yarn, "APPLICATION_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(yarn, "CONTAINER_WAIT_SECONDS", 0.05)
     made, fake, said, shown = of()
     with made.submitting():
         fake.known = [ONE]
@@ -75,8 +76,8 @@ def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.Monk
 
 
 def test_a_container_that_starts_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yarn, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(yarn, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(yarn, "APPLICATION_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(yarn, "CONTAINER_WAIT_SECONDS", 0.0)
     made, fake, said, _ = of(replace(ONE, containers=1))
     with made.submitting():
         until(lambda: fake.asked > 5, "questions", 60)
@@ -100,7 +101,7 @@ def test_executors_that_are_not_given() -> None:
 def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     made, fake, _, _ = of(replace(ONE, state="RUNNING"))
     with monkeypatch.context() as hasty:
-        hasty.setattr(yarn, "ANSWER_SECONDS", 0.1)
+        hasty.setattr(yarn, "LAST_RESPONSE_SECONDS", 0.1)
         assert made.why_over() is None
     fake.known = [replace(ONE, state="KILLED", end="KILLED", diagnostics="Application was killed by user ann")]
     assert made.why_over() == (
@@ -191,8 +192,8 @@ def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Page
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
         monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
         monkeypatch.delenv("YARN_CONF_DIR", raising=False)
-        monkeypatch.setattr(resourcemanager, "RUN_SECONDS", 1.0)
-        monkeypatch.setattr(resourcemanager, "LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(resourcemanager, "TRIAL_SECONDS", 1.0)
+        monkeypatch.setattr(resourcemanager, "TRIAL_CHECK_SECONDS", 0.01)
         yield Own
 
 
@@ -339,7 +340,7 @@ OTHERWISE = b"""
 def test_answers_of_another_program_are_told_in_a_sentence(
     pages: type[Pages], page: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resourcemanager, "RUN_SECONDS", 0.05)
+    monkeypatch.setattr(resourcemanager, "TRIAL_SECONDS", 0.05)
     pages.told[page] = answer
     said = found()
     assert all(isinstance(one, Caution) for one in said), "no more is known of YARN than before"

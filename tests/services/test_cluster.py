@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from agent.services import ServiceError, cluster
-from agent.services.cluster import Cluster, PortTaken, listening
+from agent.services.cluster import Cluster, PortInUse, listening
 from agent.services.java import Java
 from agent.services.kafka import KafkaCluster
 from agent.services.running import free_ports, until
@@ -97,7 +97,7 @@ def test_a_port_of_a_server_that_is_down_is_looked_at_though_another_one_runs(tm
         servers.kill("b")
         with socket.create_server(("127.0.0.1", servers.ports["b"])):
             taken = f"port {servers.ports['b']}, which this cluster uses for b, is taken by another program"
-            with pytest.raises(PortTaken, match=taken):
+            with pytest.raises(PortInUse, match=taken):
                 servers.start(60)
             assert servers.server("a").pid == pid  # it served before
         assert servers.start(60).strangers() == {}
@@ -105,7 +105,7 @@ def test_a_port_of_a_server_that_is_down_is_looked_at_though_another_one_runs(tm
 
 def test_the_way_out_leads_to_other_ports(tmp_path: Path) -> None:
     servers = Listeners(tmp_path).reserve()
-    with socket.create_server(("127.0.0.1", servers.ports["a"])), pytest.raises(PortTaken, match='remove "ports"'):
+    with socket.create_server(("127.0.0.1", servers.ports["a"])), pytest.raises(PortInUse, match='remove "ports"'):
         servers.start(60)
     (tmp_path / "cluster.json").write_text(json.dumps({"cluster_id": "kept"}))
     with stopped(servers):

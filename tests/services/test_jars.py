@@ -73,7 +73,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
         (tmp_path / "locks").mkdir()
         (tmp_path / "locks" / "tiny.lock").write_text("# a comment\n" + "\n".join(map(str, locked)))
         monkeypatch.setattr(jars, "LOCKS", tmp_path / "locks")
-        monkeypatch.setattr(jars, "PAUSE", 0.01)
+        monkeypatch.setattr(jars, "DOWNLOAD_PAUSE_SECONDS", 0.01)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("FLAFKA_MAVEN_REPO", server.url)
         yield server

@@ -12,7 +12,8 @@ import pytest
 
 from agent.services import ServiceError
 from agent.services.process import ServerProcess, await_ready, open_files
-from agent.services.running import free_port, until
+from agent.services.running import until
+from tests.fixtures.ports import free_port
 
 FOREVER = [sys.executable, "-uc", "import time; print('up'); time.sleep(600)"]
 DEAF = [sys.executable, "-uc", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"]

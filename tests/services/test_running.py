@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.services import ServiceError, running
-from agent.services.running import FEWEST_PORTS, FIRST_PORT, free_port, free_ports
+from agent.services.running import FEWEST_PORTS, FIRST_PORT, free_ports
+from tests.fixtures.ports import free_port
 
 OF_ANOTHER_PROCESS = "from agent.services.running import free_ports; print(*free_ports(20))"
 

@@ -38,7 +38,7 @@ PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
 COARSE = {
     "agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
     "agent.runner.spark.driver": {"WATCH_SECONDS": 5.0},
-    "channels.kafka.reader": {"POLL_SECONDS": 0.25},
+    "channels.kafka.reader": {"BUSY_POLL_SECONDS": 0.25},
     "sources.taildir.source": {"STOPPING_SECONDS": 2.0},
 }
 """How often threads look for what nobody tells them: less often, so that an idle minute costs little."""

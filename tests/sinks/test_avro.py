@@ -9,7 +9,7 @@ import time
 import pytest
 
 from plugins import Batch, Event, Origin, Retry
-from plugins.shared.avrorpc import Status, answer, complaint, frame
+from plugins.shared.avrorpc import AvroStatus, answer, complaint, frame
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.plugins.certificates import certificate
 from tests.sources.calling import Running
@@ -106,8 +106,8 @@ def impostor(reply):
     ("reply", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Avro RPC"),
-        (frame(2, answer(bytes(4), Status.OK)), "answer to request 2, which is not awaited"),
-        (frame(1, answer(bytes(4), Status.UNKNOWN)), "answers UNKNOWN"),
+        (frame(2, answer(bytes(4), AvroStatus.OK)), "answer to request 2, which is not awaited"),
+        (frame(1, answer(bytes(4), AvroStatus.UNKNOWN)), "answers UNKNOWN"),
         (frame(1, complaint(bytes(4), "out of order")), "reports: out of order"),
         (frame(1, [b"\4\2\x06abc\0\0"]), "speaks another protocol: b'abc'"),
         (frame(1, [b""]), "ends within a number"),

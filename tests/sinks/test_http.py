@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import free_port
 from plugins import Batch, Event, Origin, Rejected, Retry
-from sinks.http import HttpConfig, HttpSink
+from sinks.http import HttpSink, HttpSinkConfig
+from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 
 
@@ -71,7 +71,7 @@ class Server:
 
 
 def made(endpoint: str, **options: str) -> HttpSink:
-    config, problems = HttpConfig.parse({"endpoint": endpoint, **options})
+    config, problems = HttpSinkConfig.parse({"endpoint": endpoint, **options})
     assert config is not None, problems
     sink = HttpSink(config)
     sink.open()
@@ -83,7 +83,7 @@ def batch(*bodies: bytes) -> Batch:
 
 
 def test_a_file_of_flumes_runs_as_it_is() -> None:
-    config, problems = HttpConfig.parse(
+    config, problems = HttpSinkConfig.parse(
         {
             "endpoint": "http://localhost:8080/someuri?a=b",
             "connectTimeout": "2000",
@@ -118,7 +118,7 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
     ],
 )
 def test_what_is_wrong_is_told(wrong: dict[str, str], message: str) -> None:
-    _, (problem,) = HttpConfig.parse({"endpoint": "http://h", **wrong})
+    _, (problem,) = HttpSinkConfig.parse({"endpoint": "http://h", **wrong})
     assert f"{problem.option}: {problem.message}".startswith(message)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from plugins import Event, Retry
-from plugins.shared.thriftrpc import PROTOCOLS, Status, frame
+from plugins.shared.thriftrpc import PROTOCOLS, ThriftStatus, frame
 from sinks.thrift import ThriftSink
 from tests.plugins.certificates import certificate
 from tests.sinks.test_avro import EVENTS, batch, impostor
@@ -64,10 +64,16 @@ COMPACT = PROTOCOLS["compact"]
     [
         (lambda protocol: b"HTTP/1.1 400 Bad Request\r\n\r\n", "it begins with b'HTTP'"),
         (lambda protocol: frame(b"x"), "what it answers is not Thrift's protocol"),
-        (lambda protocol: frame(protocol.answer("appendBatch", 2, Status.OK)), "answer to request 2, which is not"),
-        (lambda protocol: frame(protocol.answer("appendBatch", 1, Status.UNKNOWN)), "answers UNKNOWN"),
+        (
+            lambda protocol: frame(protocol.answer("appendBatch", 2, ThriftStatus.OK)),
+            "answer to request 2, which is not",
+        ),
+        (lambda protocol: frame(protocol.answer("appendBatch", 1, ThriftStatus.UNKNOWN)), "answers UNKNOWN"),
         (lambda protocol: frame(protocol.complaint("appendBatch", 1, "out of order")), "reports: out of order"),
-        (lambda protocol: frame(protocol.answer("appendBatch", 1, Status.OK)[:-2]), "ends too early|is not|b''"),
+        (
+            lambda protocol: frame(protocol.answer("appendBatch", 1, ThriftStatus.OK)[:-2]),
+            "ends too early|is not|b''",
+        ),
         (lambda protocol: bytes(3), "no answer in time"),
         (lambda protocol: b"\xff" * 8, "at most 1048576 are accepted"),
     ],

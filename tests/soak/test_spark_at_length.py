@@ -25,6 +25,7 @@ from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from agent.services.spark import SparkCluster
 from plugins import Batch, Event
+from tests.fixtures.cores import create_core
 from tests.system.running import KAFKA, hdfs_sink, kafka_channel, processes, unique
 from tests.system.stores import hbase_sink, solr_sink, table_of
 from tests.system.test_proofs_spark import driver_of
@@ -79,7 +80,7 @@ def test_half_a_million_events_through_twenty_kills(
     figures: list[str],
 ) -> None:
     chance, topic = random.Random(seed), unique("half-a-million")
-    root, url = f"/{topic}", solr_cluster.create_core(topic)
+    root, url = f"/{topic}", create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:
         table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
     configuration = f"""
@@ -187,7 +188,7 @@ def test_attempts_of_one_task_beside_one_another(
     other executor, and gives up one whose heartbeats it misses. They wake when another attempt was committed.
     """
     chance, topic = random.Random(seed), unique("speculation")
-    root, url = f"/{topic}", solr_cluster.create_core(topic)
+    root, url = f"/{topic}", create_core(solr_cluster, topic)
     configuration = f"""
 a1.channels = c1
 a1.sinks = k2 k3

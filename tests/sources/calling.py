@@ -8,7 +8,7 @@ import zlib
 from hypothesis import strategies as st
 
 from plugins import Batch, Event
-from plugins.shared.avrorpc import Frames, array, frame, opening, read_answer
+from plugins.shared.avrorpc import AvroFrames, array, frame, opening, read_answer
 from plugins.shared.flumeevent import encode
 from sources.avro import AvroSource
 
@@ -76,7 +76,7 @@ class Client:
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.serial = 0
-        self.frames = Frames(1 << 20)
+        self.frames = AvroFrames(1 << 20)
         self.deflate = zlib.compressobj() if deflate else None
         self.inflate = zlib.decompressobj() if deflate else None
         self.arrived = []

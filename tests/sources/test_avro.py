@@ -14,7 +14,7 @@ import pytest
 from agent.services.running import until
 from plugins import Batch, Event, Retry
 from plugins.shared import avrorpc
-from plugins.shared.avrorpc import PROTOCOL_HASH, Status, array, frame, opening, read_answer
+from plugins.shared.avrorpc import PROTOCOL_HASH, AvroStatus, array, frame, opening, read_answer
 from plugins.shared.flumeevent import varint
 from tests.sources.calling import HELLO, Client, Running, encoded
 
@@ -32,10 +32,10 @@ def test_ok_comes_after_the_events_are_stored(deflate):
                 client.receive()
             client.socket.settimeout(20)
             running.source.stored(running.batches[0])
-            assert read_answer(client.receive()[1], first=True) == Status.OK
+            assert read_answer(client.receive()[1], first=True) == AvroStatus.OK
             running.store = True
-            assert client.append(HELLO) == Status.OK
-            assert client.append() == Status.OK
+            assert client.append(HELLO) == AvroStatus.OK
+            assert client.append() == AvroStatus.OK
         assert running.events == [HELLO, Event(b"\xff\0"), HELLO]
         until(lambda: running.count("OpenConnectionCount") == 0)
 
@@ -51,17 +51,17 @@ def test_single_appends_travel_together():
             running.source.stored(batch)
         for number in range(500):
             serial, content = client.receive()
-            assert (serial, read_answer(content, first=number == 0)) == (number + 1, Status.OK)
+            assert (serial, read_answer(content, first=number == 0)) == (number + 1, AvroStatus.OK)
         assert running.count("AppendReceivedCount") == running.count("AppendAcceptedCount") == 500
 
 
 def test_events_that_are_not_stored_in_time_are_answered_failed():
     with Running(store=False, **{"request-timeout": "200"}) as running, Client(running) as client:
-        assert client.append(HELLO) == Status.FAILED
+        assert client.append(HELLO) == AvroStatus.FAILED
         assert running.count("RequestTimeoutCount") == 1
         running.source.stored(running.batches[0])  # too late: the answer is given
         running.store = True
-        assert client.append(HELLO) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
         assert running.events == [HELLO, HELLO]
 
 
@@ -80,14 +80,14 @@ def test_what_waits_while_no_channel_takes_it_is_bounded(monkeypatch):
         for batch in list(running.batches):
             running.source.stored(batch)
         for client in clients:
-            assert read_answer(client.receive()[1], first=True) == Status.OK
+            assert read_answer(client.receive()[1], first=True) == AvroStatus.OK
         assert len(running.events) == 40
 
 
 def test_stopping_answers_what_is_stored_and_closes_the_rest():
     with Running() as running:
         client, silent = Client(running), Client(running)
-        assert client.append(HELLO) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
         until(lambda: running.count("OpenConnectionCount") == 2)
     with client, silent:
         assert client.closed()
@@ -170,7 +170,7 @@ def test_an_unknown_message_is_an_error_of_the_call_only():
         client.send(opening(first=True, message="destroy"))
         with pytest.raises(ValueError, match="there is no message 'destroy' here"):
             read_answer(client.receive()[1], first=True)
-        assert client.append(HELLO) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
         client.send(b"\0\0")  # a ping
         assert client.receive()[1] == b""
         assert running.events == [HELLO]
@@ -200,7 +200,7 @@ def test_garbage_ends_its_connection_only(garbage):
         with Client(running) as client:
             client.socket.sendall(garbage)
             assert client.closed()
-        assert healthy.append(HELLO) == Status.OK
+        assert healthy.append(HELLO) == AvroStatus.OK
         assert running.count("EventReadFail") >= 1
         assert running.events == [HELLO]
 
@@ -215,7 +215,7 @@ def test_mutations_of_a_good_request_never_disturb_others(seed):
             with Client(running) as client, contextlib.suppress(OSError):
                 client.socket.sendall(data[: dice.randint(1, len(data))])
             if round % 100 == 99:
-                assert healthy.append(Event(b"healthy %d" % round)) == Status.OK
+                assert healthy.append(Event(b"healthy %d" % round)) == AvroStatus.OK
         bodies = [event.body for event in running.events]
         assert [body for body in bodies if body.startswith(b"healthy")] == [
             b"healthy 99",
@@ -247,7 +247,7 @@ def test_half_a_request_is_closed_in_time_a_silent_client_is_not():
     with Running(frameTimeout="0.3") as running, Client(running) as silent, Client(running) as client:
         client.socket.sendall(GOOD[:20])
         assert client.closed()
-        assert silent.append(HELLO) == Status.OK
+        assert silent.append(HELLO) == AvroStatus.OK
 
 
 def test_a_client_that_never_reads_its_answers_is_read_no_more_and_closed_in_time():
@@ -261,7 +261,7 @@ def test_a_client_that_never_reads_its_answers_is_read_no_more_and_closed_in_tim
 
         with pytest.raises(ConnectionError):
             flood()
-        assert healthy.append(HELLO) == Status.OK
+        assert healthy.append(HELLO) == AvroStatus.OK
 
 
 def test_a_source_whose_thread_has_ended_says_so():
@@ -276,7 +276,7 @@ def test_a_source_whose_thread_has_ended_says_so():
 
 def test_a_silent_client_is_closed_where_that_is_wished():
     with Running(idleTimeout="0.3") as running, Client(running) as client:
-        assert client.append(HELLO) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
         assert client.closed()
 
 
@@ -292,5 +292,5 @@ def test_a_connection_counts_once_while_it_comes_about():
         with Client(running) as first:
             until(lambda: running.count("OpenConnectionCount") == 1)
             with Client(running) as second:
-                assert second.append(HELLO) == Status.OK
-                assert first.append(HELLO) == Status.OK
+                assert second.append(HELLO) == AvroStatus.OK
+                assert first.append(HELLO) == AvroStatus.OK

@@ -6,7 +6,7 @@ import pytest
 
 from agent.services.running import until
 from plugins import Event
-from plugins.shared.avrorpc import Status
+from plugins.shared.avrorpc import AvroStatus
 from sources.avro import AvroConfig
 from sources.avro.config import Rule, admitted
 from tests.plugins.certificates import certificate
@@ -38,7 +38,7 @@ def test_ip_filter():
     ):
         assert client.closed()
     with Running(ipFilterRules="deny:ip:*") as running, Client(running) as client:  # not switched on
-        assert client.append(HELLO) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_tls(server_certificate, kind, deflate):
         properties["compression-type"] = "deflate"
     context = ssl.create_default_context(cafile=server_certificate / "server.crt")
     with Running(**properties) as running, Client(running, deflate, context) as client:
-        assert client.append(HELLO) == Status.OK
-        assert client.append(*[Event(bytes(1000))] * 2000) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
+        assert client.append(*[Event(bytes(1000))] * 2000) == AvroStatus.OK
         assert len(running.events) == 2001
 
 
@@ -90,7 +90,7 @@ def test_tls_versions_and_ciphers(server_certificate):
     context = ssl.create_default_context(cafile=server_certificate / "server.crt")
     with Running(**restricted) as running, Client(running, tls=context) as client:
         assert client.socket.cipher()[:2] == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2")
-        assert client.append(HELLO) == Status.OK
+        assert client.append(HELLO) == AvroStatus.OK
     with (
         Running(**properties | {"exclude-protocols": "SSLv3 TLSv1.3"}) as running,
         Client(running, tls=context) as client,
@@ -113,7 +113,7 @@ def test_only_clients_with_a_certificate_of_the_authority_are_let_in(server_cert
         assert running.events == []
         context.load_cert_chain(server_certificate / "server.pem")
         with Client(running, tls=context) as client:
-            assert client.append(HELLO) is Status.OK
+            assert client.append(HELLO) is AvroStatus.OK
         assert running.events == [HELLO]
 
 
@@ -128,7 +128,7 @@ def test_plain_text_to_tls_and_tls_to_plain_text(server_certificate, caplog):
             assert silent.closed()
         context = ssl.create_default_context(cafile=server_certificate / "server.crt")
         with Client(running, tls=context) as client:
-            assert client.append(HELLO) == Status.OK
+            assert client.append(HELLO) == AvroStatus.OK
     assert "does not speak TLS, which ssl = true requires" in caplog.text
     caplog.clear()
     with Running() as running, pytest.raises(OSError), Client(running, tls=context):

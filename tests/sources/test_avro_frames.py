@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Batch, Event
-from plugins.shared.avrorpc import Frames, array, frame, scan
+from plugins.shared.avrorpc import AvroFrames, array, frame, scan
 from plugins.shared.flumeevent import varint
-from plugins.shared.rpcevents import Events
+from plugins.shared.rpcevents import RpcBatchBuilder
 from tests.fixtures.examples import examples
 from tests.sources.calling import EVENTS, encoded
 
@@ -20,7 +20,7 @@ from tests.sources.calling import EVENTS, encoded
 
 @given(EVENTS, EVENTS)
 def test_events_come_back_as_they_were(first, second):
-    events = Events(scan)
+    events = RpcBatchBuilder(scan)
     for some in (first, second):
         events.add(array(encoded(Batch.of(some))), 0, many=True)
     assert list(events.batch()) == first + second
@@ -30,14 +30,14 @@ def test_events_come_back_as_they_were(first, second):
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_value_error(data, many):
     with contextlib.suppress(ValueError):
-        Events(scan).add(data, 0, many=many)
+        RpcBatchBuilder(scan).add(data, 0, many=many)
 
 
 @given(EVENTS, st.data())
 def test_damage_is_told_and_adds_nothing(events, data):
     whole = array(encoded(Batch.of(events)))
     cut = data.draw(st.integers(0, len(whole) - 1))
-    gathered = Events(scan)
+    gathered = RpcBatchBuilder(scan)
     with pytest.raises(ValueError):
         gathered.add(whole[:cut], 0, many=True)
     assert len(gathered) == 0
@@ -49,14 +49,14 @@ def test_bodies_of_every_size_and_headers_that_repeat(hosts):
     events = [
         Event(b"\x02" * size, {"host": f"web-{number % hosts}"}) for number, size in enumerate(sizes * 30)
     ]  # bodies that look like headers
-    gathered = Events(scan)
+    gathered = RpcBatchBuilder(scan)
     gathered.add(array(encoded(Batch.of(events))), 0, many=True)
     assert list(gathered.batch()) == events
 
 
 def test_more_headers_than_columns():
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
-    gathered = Events(scan)
+    gathered = RpcBatchBuilder(scan)
     gathered.add(array(encoded(Batch.of(events))), 0, many=True)
     assert list(gathered.batch()) == events
 
@@ -64,7 +64,7 @@ def test_more_headers_than_columns():
 def test_other_ways_to_write_the_same():
     entry = b"\x02k\x02v"
     blocks = b"\x01" + varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"  # two blocks, one with its size
-    gathered = Events(scan)
+    gathered = RpcBatchBuilder(scan)
     gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, many=True)  # an array's block with its size
     gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, many=False)  # bytes that are no UTF-8
     assert list(gathered.batch()) == [Event(b"a", {"k": "w"}), Event(b"b", {"\ufffd": "\ufffd("})]
@@ -83,7 +83,7 @@ def test_other_ways_to_write_the_same():
 )
 def test_what_cannot_be_is_refused(damaged):
     with pytest.raises(ValueError):
-        Events(scan).add(damaged, 0, many=True)
+        RpcBatchBuilder(scan).add(damaged, 0, many=True)
 
 
 # --- frames
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(damaged):
 def test_frames_however_they_are_cut(wanted, data):
     stream = b"".join(frame(serial, buffers) for serial, buffers in wanted)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
-    frames = Frames(10_000)
+    frames = AvroFrames(10_000)
     got = []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += frames.feed(stream[start:stop])
@@ -118,4 +118,4 @@ def test_frames_however_they_are_cut(wanted, data):
 )
 def test_what_is_no_frame_is_named(data, reason):
     with pytest.raises(ValueError, match=reason):
-        list(Frames(10_000).feed(data))
+        list(AvroFrames(10_000).feed(data))

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Event, Retry
-from sources.http import HttpConfig, HttpSource, handlers, server
+from sources.http import HttpSource, HttpSourceConfig, handlers, server
 from sources.http.handlers import HandlerError
 from sources.http.handlers import json as read_json
 from tests.plugins.certificates import certificate
@@ -26,7 +26,7 @@ class Running(AtWork):
     """The source at work: `stored` is called at once, when the test says so, or when a channel has it."""
 
     def __init__(self, store=True, channel=None, **properties):
-        config, problems = HttpConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+        config, problems = HttpSourceConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
         assert not problems
         super().__init__(HttpSource(config))
         self.store, self.channel, self.events = store, channel, []
@@ -153,7 +153,7 @@ def test_a_blob_is_one_event():
 
 
 def test_a_handler_in_java_is_refused_in_words():
-    _, problems = HttpConfig.parse({"port": "0", "handler": "com.example.MyHandler"})
+    _, problems = HttpSourceConfig.parse({"port": "0", "handler": "com.example.MyHandler"})
     assert "interceptor" in problems[0].message
 
 

@@ -15,7 +15,7 @@ def produce(brokers, *topics):
 
 
 def test_a_pattern_of_topics_is_javas(brokers, monkeypatch):
-    monkeypatch.setattr(consumer, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(consumer, "NEW_TOPICS_SECONDS", 0.2)
     produce(brokers, "logs1", "logs22", "logsd", "mylogs1", "logs1x")
     config, problems = KafkaSourceConfig.parse(
         {

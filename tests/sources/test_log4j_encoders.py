@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from plugins import Event
 from sources.http import handlers
 from sources.log4j import Log4jConfig
-from sources.log4j.framing import Cut, Framer
-from sources.log4j.reading import Reader
+from sources.log4j.framing import Cut, Log4jFramer
+from sources.log4j.reading import LogEventParser
 from sources.log4j.times import millis
 from tests.fixtures.examples import examples
 from tests.interop.encoders import DATA, LOG4J2, LOGBACK, TIMES
@@ -60,7 +60,7 @@ OWN = {"service.name", "event.dataset", "host", "HOSTNAME", "source", "source_ho
 
 
 def recorded(name, reader=None):
-    framer, reader = Framer(1 << 20), reader or Reader(FIELDS, UTC)
+    framer, reader = Log4jFramer(1 << 20), reader or LogEventParser(FIELDS, UTC)
     objects = framer.feed((DATA / f"{name}.json").read_bytes()) + framer.end()
     batch, invalid = reader.batch(objects)
     assert not invalid
@@ -124,17 +124,17 @@ def test_what_says_nothing_makes_no_headers():
 
 
 def test_names_that_no_table_knows():
-    event = recorded("template-own", Reader())[2]
+    event = recorded("template-own", LogEventParser())[2]
     assert json.loads(event.body)["what"] == "failed"  # better than nothing
     assert event.headers["what"] == "failed"
 
 
 def event(reader=None, /, **fields):
-    return (reader or Reader(zone=UTC)).event(json.dumps(fields).encode())
+    return (reader or LogEventParser(zone=UTC)).event(json.dumps(fields).encode())
 
 
 def test_fields_of_the_configuration_come_first():
-    reader = Reader({"message": "event.text", "level": "lvl prio", "mdc": "tags", "ignored": "build"})
+    reader = LogEventParser({"message": "event.text", "level": "lvl prio", "mdc": "tags", "ignored": "build"})
     fields = {"event": {"text": "hello", "id": 7}, "message": "no", "prio": "INFO", "tags": {"a": "b"}, "build": 1}
     assert event(reader, **fields) == Event(
         b"hello", {"level": "INFO", "event": '{"id":7}', "message": "no", "a": "b"}
@@ -220,7 +220,7 @@ def test_a_thread_context_among_own_names_is_not_taken_for_the_level():
     assert event(**nested).headers == {"level": "ERROR", "logger": "app.Main", "mdc.level": "gold"}
     # A level of one's own is one where no other is, and what the configuration names counts before any.
     assert event(level="AUDIT", message="x").headers == {"level": "AUDIT"}
-    assert event(Reader({"level": "stage"}), stage="late", level="INFO").headers == {
+    assert event(LogEventParser({"level": "stage"}), stage="late", level="INFO").headers == {
         "level": "late",
         "mdc.level": "INFO",
     }
@@ -269,8 +269,8 @@ def test_odd_fields():
 def test_numbers_keep_their_digits(number):
     text = '{"message":#,"x":#,"y":[1,{"a":#}],"half":["\\ud83d",#],"mdc":{"z":#}}'.replace("#", number)
     headers = {"x": number, "y": f'[1,{{"a":{number}}}]', "half": f'["?",{number}]', "z": number}
-    assert Reader().event(text.encode()) == Event(number.encode(), headers)
-    (same,) = handlers.log4j(text.encode(), Reader())
+    assert LogEventParser().event(text.encode()) == Event(number.encode(), headers)
+    (same,) = handlers.log4j(text.encode(), LogEventParser())
     assert same.headers == headers
 
 
@@ -345,21 +345,21 @@ def test_a_time_that_is_not_understood_is_kept(written):
 )
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_events_however_they_come(name, step):
-    data, framer, objects = (DATA / f"{name}.json").read_bytes(), Framer(1 << 20), []
+    data, framer, objects = (DATA / f"{name}.json").read_bytes(), Log4jFramer(1 << 20), []
     for start in range(0, len(data), step):
         objects += framer.feed(data[start : start + step])
     objects += framer.end()
-    assert list(Reader(zone=UTC).batch(objects)[0]) == recorded(name)
+    assert list(LogEventParser(zone=UTC).batch(objects)[0]) == recorded(name)
 
 
 @pytest.mark.parametrize("name", ["gelf-null", "json-joined", "json-array"])
 def test_the_last_event_waits_for_nothing(name):
     data = (DATA / f"{name}.json").read_bytes().rstrip(b"\r\n\0]")
-    assert len(Framer(1 << 20).feed(data)) == 5
+    assert len(Log4jFramer(1 << 20).feed(data)) == 5
 
 
 def frames(*pieces, limit=1024):
-    framer = Framer(limit)
+    framer = Log4jFramer(limit)
     return [frame for piece in pieces for frame in framer.feed(piece)] + framer.end()
 
 
@@ -389,7 +389,7 @@ def test_what_is_too_long_is_cut():
 
 def test_a_line_that_is_nested_deep_is_kept_as_it_is():
     line = b'{"a": ' + b"[" * 100_000
-    batch, invalid = Reader().batch([line, b"{}"])
+    batch, invalid = LogEventParser().batch([line, b"{}"])
     assert list(batch) == [Event(line, {"log4j.status": "Invalid"}), Event(b"{}")]
     assert invalid == 1
 
@@ -420,7 +420,7 @@ def test_small_pieces_of_a_long_line_take_time_in_proportion(repeated):
 )
 def test_an_object_made_to_be_slow_takes_time_in_proportion(text):
     start = time.process_time()
-    batch, _ = Reader().batch([text])
+    batch, _ = LogEventParser().batch([text])
     assert len(batch) == 1
     assert time.process_time() - start < 5
 
@@ -437,13 +437,13 @@ JSON = st.recursive(
 @settings(max_examples=examples(30))
 @given(st.dictionaries(TEXT, JSON, max_size=6))
 def test_any_object_is_an_event(fields):
-    batch, invalid = Reader().batch([json.dumps(fields).encode()])
+    batch, invalid = LogEventParser().batch([json.dumps(fields).encode()])
     assert (len(list(batch)), invalid) == (1, 0)
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_what_is_no_json_stays_as_it_is(lines):
-    batch, invalid = Reader().batch(lines)
+    batch, invalid = LogEventParser().batch(lines)
     assert len(batch) == len(lines)
     assert invalid <= len(lines)
 

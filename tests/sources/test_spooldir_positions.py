@@ -11,7 +11,7 @@ import pytest
 
 from plugins import Retry
 from sources.spooldir import tracker as tracker_module
-from sources.spooldir.tracker import Position, State, Tracker
+from sources.spooldir.tracker import FileOffset, State, Tracker
 from tests.sources.spooldir_running import make, names, put, read_anew, start
 
 
@@ -40,8 +40,8 @@ def test_a_tracker_of_flumes_is_believed(spool: Path) -> None:
     put(spool / "a", b"1\n2\n3\n")
     (spool / ".flumespool").mkdir()
     tracker = Tracker(spool / ".flumespool")
-    tracker.save(Position(str(spool / "a"), 0, None))
-    tracker.save(Position(str(spool / "a"), 2, None))
+    tracker.save(FileOffset(str(spool / "a"), 0, None))
+    tracker.save(FileOffset(str(spool / "a"), 2, None))
     tracker.close()
     file = fastavro.reader(io.BytesIO(tracker.path.read_bytes()))
     assert ([record["offset"] for record in file], file.metadata["file"]) == ([0, 2], str(spool / "a"))
@@ -52,7 +52,7 @@ def test_a_tracker_whose_end_is_missing_counts_up_to_there(tmp_path: Path) -> No
     tracker = Tracker(tmp_path)
     state = State(1, 2, 3, 4)
     for offset in (5, 700, 80_000):
-        tracker.save(Position("/x", offset, state))
+        tracker.save(FileOffset("/x", offset, state))
     tracker.close()
     data = tracker.path.read_bytes()
     found = []
@@ -77,10 +77,10 @@ def test_a_long_tracker_is_written_anew(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tracker_module, "_LONGEST", 1000)
     tracker = Tracker(tmp_path)
     for offset in range(200):
-        tracker.save(Position("/x", offset, None))
+        tracker.save(FileOffset("/x", offset, None))
         assert tracker.path.stat().st_size < 1100
     tracker.close()
-    assert Tracker(tmp_path).read() == Position("/x", 199, None)
+    assert Tracker(tmp_path).read() == FileOffset("/x", 199, None)
 
 
 def test_a_name_that_came_back_while_nobody_looked(spool: Path, caplog: pytest.LogCaptureFixture) -> None:

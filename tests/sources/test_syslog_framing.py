@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sources.syslog.framing import BETWEEN, COUNTED_MAX, Framer, Intake, cut_together
+from sources.syslog.framing import BETWEEN, COUNTED_MAX, Intake, SyslogFramer, cut_together
 from sources.syslog.parser import CUT, REST
 from tests.fixtures.examples import examples
 
 
 def receive(pieces, event_size=2500):
     """The frames with their marks, what was left over at the end as a frame of its own, and the fault."""
-    framer, intake, held, frames = Framer(event_size), Intake(1 << 20), b"", []
+    framer, intake, held, frames = SyslogFramer(event_size), Intake(1 << 20), b"", []
     for piece in pieces:
         arrived = held + piece
         intake.room[: len(arrived)] = arrived
@@ -214,7 +214,7 @@ def test_long_octet_counted_frames_however_they_arrive(size, places):
 
 def receive_together(streams, event_size):
     """As `receive`, for each of these streams, of which a piece arrives in turn, where there is one."""
-    framers = [Framer(event_size) for _ in streams]
+    framers = [SyslogFramer(event_size) for _ in streams]
     held, frames = [b""] * len(streams), [[] for _ in streams]
     for arrived in itertools.zip_longest(*streams):
         some = [number for number, piece in enumerate(arrived) if piece]
@@ -258,7 +258,7 @@ def test_an_intake_keeps_what_several_streams_send():
     intake = Intake(1000)
     for text in b"<1>a\n", b"4 <2>b", b"<3>c\n\n<4>d\nrest":
         intake.room[: len(text)] = text
-        intake.add(*Framer(2500).cut(intake.room[: len(text)]))
+        intake.add(*SyslogFramer(2500).cut(intake.room[: len(text)]))
     frames, marks, _ = intake.take()
     assert frames.to_pylist() == [b"<1>a\n", b"<2>b", b"<3>c\n", b"<4>d\n"]
     assert not np.any(marks == BETWEEN)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sources.connections import plain
 from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
 from sources.syslog import names as names_module
-from sources.syslog.framing import Framer
+from sources.syslog.framing import SyslogFramer
 from sources.syslog.names import HostNames
 from sources.syslog.parser import parse
 from sources.syslog.reading import Reading
@@ -37,7 +37,7 @@ def events_of(source, *frames):
     """What the source makes of these frames, without sockets."""
     data = b"".join(frame + b"\n" for frame in frames)
     source._intake.room[: len(data)] = data
-    source._intake.add(*Framer(2500).cut(source._intake.room[: len(data)]))
+    source._intake.add(*SyslogFramer(2500).cut(source._intake.room[: len(data)]))
     return [event for batch in source._flush() for event in batch]
 
 
@@ -300,7 +300,7 @@ def test_a_cut_line_is_in_no_format():
     source = make(format__regex=r"(?s)<(\d+)>()(x*)(y)(.*)", eventSize=20)
     data = b"<34>xxy" + b"." * 30 + b"<34>xxy forged\n"
     source._intake.room[: len(data)] = data
-    source._intake.add(*Framer(20).cut(source._intake.room[: len(data)]))
+    source._intake.add(*SyslogFramer(20).cut(source._intake.room[: len(data)]))
     events = [event for batch in source._flush() for event in batch]
     statuses = [event.headers["flume.syslog.status"] for event in events]
     assert statuses == ["Incomplete"] + ["Invalid"] * (len(events) - 1)
@@ -344,7 +344,7 @@ def test_however_a_stream_arrives_its_events_are_the_same(data):
     cuts = list(zip([0, *places], [*places, len(stream)], strict=True))
 
     def events(pieces):
-        source, framer, held = make(rfc5424Headers="true", rawTimestampHeader="sent"), Framer(50), b""
+        source, framer, held = make(rfc5424Headers="true", rawTimestampHeader="sent"), SyslogFramer(50), b""
         for piece in pieces:
             arrived = held + piece
             source._intake.room[: len(arrived)] = arrived

@@ -15,7 +15,7 @@ import pytest
 
 from plugins import FlafkaError, Retry
 from sources.taildir import TaildirConfig
-from sources.taildir.groups import Group
+from sources.taildir.groups import FileGroup
 from tests.sources.taildir_running import (
     append,
     bodies,
@@ -229,7 +229,7 @@ def test_mistakes_in_options_are_named(properties: dict[str, str], problem: str)
     ],
 )
 def test_patterns_are_javas_and_match_the_whole_name(pattern: str, yes: str, no: str) -> None:
-    group = Group.of(f"/var//log/{pattern}", {})
+    group = FileGroup.of(f"/var//log/{pattern}", {})
     assert group.directory == "/var/log"
     assert group.pattern.fullmatch(yes)
     assert not group.pattern.fullmatch(no)
@@ -240,7 +240,7 @@ def test_a_relative_path_begins_at_the_working_directory_and_is_spelled_as_flume
     path: str, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.getcwd", lambda: "/w")
-    assert Group.of(path, {}).directory == directory
+    assert FileGroup.of(path, {}).directory == directory
 
 
 # --- Flume before and after

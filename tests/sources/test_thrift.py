@@ -19,8 +19,8 @@ from thriftpy2.transport import TFramedTransport, TMemoryBuffer, TSocket
 from agent.services.running import until
 from plugins import Batch, Event
 from plugins.shared.flumeevent import encode
-from plugins.shared.rpcevents import Events
-from plugins.shared.thriftrpc import PROTOCOLS, Frames, Kind, Status, frame
+from plugins.shared.rpcevents import RpcBatchBuilder
+from plugins.shared.thriftrpc import PROTOCOLS, Kind, ThriftFrames, ThriftStatus, frame
 from sources.thrift import ThriftSource, ThriftSourceConfig
 from tests.plugins.certificates import certificate
 from tests.sources import calling
@@ -56,7 +56,7 @@ class Client:
         self.socket = socket.create_connection(("127.0.0.1", running.source.port), 20)
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
-        self.name, self.protocol, self.frames = name, PROTOCOLS[name], Frames(1 << 20)
+        self.name, self.protocol, self.frames = name, PROTOCOLS[name], ThriftFrames(1 << 20)
         self.arrived = []
         self.serial = 0
 
@@ -110,7 +110,7 @@ def theirs(event):
 @given(EVENTS, EVENTS)
 def test_events_come_back_as_they_were(name, first, second):
     protocol = PROTOCOLS[name]
-    events = Events(protocol.scan)
+    events = RpcBatchBuilder(protocol.scan)
     for some in (first, second):
         content = protocol.call(1, encode(Batch.of(some), protocol.layout).to_pylist())
         message = protocol.read_call(content)
@@ -126,7 +126,7 @@ def test_the_library_writes_and_reads_the_same(name, events):
     written = TMemoryBuffer()
     arguments = FLUME.ThriftSourceProtocol.appendBatch_args(events=[theirs(event) for event in events])
     LIBRARY[name](written).write_struct(arguments)
-    gathered = Events(protocol.scan)
+    gathered = RpcBatchBuilder(protocol.scan)
     gathered.add(written.getvalue(), 0, many=True)
     assert list(gathered.batch()) == events
     content = protocol.call(7, encode(Batch.of(events), protocol.layout).to_pylist())
@@ -143,7 +143,7 @@ def as_bytes(body):
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_value_error(name, data, many):
     with contextlib.suppress(ValueError):
-        Events(PROTOCOLS[name].scan).add(data, 0, many=many)
+        RpcBatchBuilder(PROTOCOLS[name].scan).add(data, 0, many=many)
     with contextlib.suppress(ValueError):
         PROTOCOLS[name].read_call(data)
 
@@ -154,7 +154,7 @@ def test_damage_is_told_and_adds_nothing(name, events, data):
     protocol = PROTOCOLS[name]
     whole = protocol.call(1, encode(Batch.of(events), protocol.layout).to_pylist())
     start = protocol.read_call(whole).at
-    gathered = Events(protocol.scan)
+    gathered = RpcBatchBuilder(protocol.scan)
     with pytest.raises(ValueError):
         gathered.add(whole[: data.draw(st.integers(start, len(whole) - 1))], start, many=True)
     assert len(gathered) == 0
@@ -165,7 +165,7 @@ def test_more_headers_than_columns(name):
     protocol = PROTOCOLS[name]
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"", {})]
     content = protocol.call(1, encode(Batch.of(events), protocol.layout).to_pylist())
-    gathered = Events(protocol.scan)
+    gathered = RpcBatchBuilder(protocol.scan)
     gathered.add(content, protocol.read_call(content).at, many=True)
     assert list(gathered.batch()) == events
 
@@ -190,7 +190,7 @@ def test_more_headers_than_columns(name):
 )
 def test_what_cannot_be_is_refused(name, content):
     with pytest.raises(ValueError):
-        Events(PROTOCOLS[name].scan).add(content, 0, many=True)
+        RpcBatchBuilder(PROTOCOLS[name].scan).add(content, 0, many=True)
 
 
 # --- clients
@@ -199,11 +199,11 @@ def test_what_cannot_be_is_refused(name, content):
 @both
 def test_the_librarys_client_is_answered(name):
     with Running(protocol=name.upper()) as running, library(running, name) as client:
-        assert client.append(theirs(HELLO)) == Status.OK
-        assert client.appendBatch([theirs(Event(b"%d" % n, {"grüße": "世界"})) for n in range(20)]) == Status.OK
+        assert client.append(theirs(HELLO)) == ThriftStatus.OK
+        assert client.appendBatch([theirs(Event(b"%d" % n, {"grüße": "世界"})) for n in range(20)]) == ThriftStatus.OK
         with pytest.raises(TApplicationException, match="there is no call 'destroy' here"):
             client.destroy(1)
-        assert client.appendBatch([]) == Status.OK
+        assert client.appendBatch([]) == ThriftStatus.OK
         assert running.events == [HELLO, *(Event(b"%d" % n, {"grüße": "世界"}) for n in range(20))]
         assert running.count("AppendReceivedCount") == running.count("AppendAcceptedCount") == 1
 
@@ -218,7 +218,7 @@ def test_ok_comes_after_the_events_are_stored(name):
             client.receive()
         client.socket.settimeout(20)
         running.source.stored(running.batches[0])
-        assert client.receive() == (1, Status.OK)
+        assert client.receive() == (1, ThriftStatus.OK)
         assert running.events == [HELLO, Event(b"\xff\0")]
 
 
@@ -227,13 +227,13 @@ def test_a_message_as_before_thrift_0_2():
     event = b"\x0c\0\1\x0d\0\1\x0b\x0b\0\0\0\0\x0b\0\2\0\0\0\1b\0\0"
     with Running(protocol="binary") as running, Client(running, "binary") as client:
         client.socket.sendall(frame(old + event))
-        assert client.receive() == (5, Status.OK)
+        assert client.receive() == (5, ThriftStatus.OK)
         assert running.events == [Event(b"b")]
 
 
 def test_events_that_are_not_stored_in_time_are_answered_failed():
     with Running(store=False, **{"request-timeout": "200"}) as running, Client(running) as client:
-        assert client.append(HELLO) == Status.FAILED
+        assert client.append(HELLO) == ThriftStatus.FAILED
         assert running.count("RequestTimeoutCount") == 1
 
 
@@ -263,7 +263,7 @@ def test_garbage_ends_its_connection_only(garbage, reason, caplog):
         with Client(running) as client:
             client.socket.sendall(garbage)
             assert client.closed()
-        assert healthy.append(HELLO) == Status.OK
+        assert healthy.append(HELLO) == ThriftStatus.OK
         assert running.count("EventReadFail") >= 1
         assert running.events == [HELLO]
     assert reason in caplog.text
@@ -281,7 +281,7 @@ def test_mutations_of_a_good_request_never_disturb_others(name, seed):
             with Client(running, name) as client, contextlib.suppress(OSError):
                 client.socket.sendall(data[: dice.randint(1, len(data))])
             if round % 50 == 49:
-                assert healthy.append(Event(b"healthy %d" % round)) == Status.OK
+                assert healthy.append(Event(b"healthy %d" % round)) == ThriftStatus.OK
         found = [event.body for event in running.events if event.body.startswith(b"healthy")]
         assert found == [b"healthy 49", b"healthy 99", b"healthy 149"]
         until(lambda: running.count("OpenConnectionCount") == 1)
@@ -299,7 +299,7 @@ def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
             with contextlib.suppress(OSError):
                 client.socket.sendall(struct.pack(">I", 1 << 20) + bytes(100_000))
         until(lambda: running.count("EventReadFail") > 10)  # those that began when there was no room
-        assert healthy.append(HELLO) == Status.OK
+        assert healthy.append(HELLO) == ThriftStatus.OK
         # What comes from several at the same moment may be more, until those are closed.
         until(lambda: running.source._server.unfinished <= (1 << 20) + 256 * 1024)
         for client in clients:
@@ -309,7 +309,7 @@ def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
         slow.socket.sendall(struct.pack(">I", 1 << 20) + bytes(100))
         assert slow.closed()
         assert running.source._server.unfinished == 0
-        assert healthy.append(HELLO) == Status.OK
+        assert healthy.append(HELLO) == ThriftStatus.OK
     assert "too many large requests have begun at once" in caplog.text
     assert "left a request unfinished for 2 s" in caplog.text
 
@@ -341,6 +341,6 @@ def test_tls(tmp_path):
     properties = {"ssl": "true", "keystore": str(files / "server.p12"), "keystore-password": "changeit"}
     context = ssl.create_default_context(cafile=files / "server.crt")
     with Running(**properties) as running, Client(running, tls=context) as client:
-        assert client.append(HELLO) == Status.OK
-        assert client.append(*[Event(bytes(1000))] * 2000) == Status.OK
+        assert client.append(HELLO) == ThriftStatus.OK
+        assert client.append(*[Event(bytes(1000))] * 2000) == ThriftStatus.OK
         assert len(running.events) == 2001

@@ -25,6 +25,7 @@ from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SOLR, SolrCluster
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
+from tests.fixtures.cores import create_core
 from tests.system.running import KAFKA, kafka_channel, unique
 
 PATIENCE = 600.0
@@ -191,7 +192,7 @@ class Campaign:
         self.kills: Counter[str] = Counter()
         self.seconds = 0.0
         self.topic = unique("stores")
-        self.url = solr.create_core(self.topic)
+        self.url = create_core(solr, self.topic)
         with table_of(hbase, self.topic) as table:
             # So that a second write would be seen.
             table.connection.create_table(self.topic, {"f": {"max_versions": 10}})

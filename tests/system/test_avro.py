@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
 from sinks.thrift import ThriftSink, ThriftSinkConfig
+from tests.fixtures.ports import free_port
 from tests.system.running import in_topic, kafka_channel, unique
 
 CLIENTS = 4

@@ -24,6 +24,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
 from plugins import Components, Event, EventId, KafkaStream, Retry
+from tests.fixtures.cores import create_core
 from tests.system.running import ROOT, agent_command, in_topic, kafka_channel, unique
 from tests.system.test_proofs_dead_letters import tailed
 from tests.system.test_proofs_stores import solr_sink, stored
@@ -88,7 +89,7 @@ def test_a_wrong_schema_pauses_the_sink_and_once_it_is_mended_letters_are_replay
     tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrCluster
 ) -> None:
     topic, servers = unique("mended"), kafka_cluster.bootstrap_servers
-    url = solr_cluster.create_core(topic)
+    url = create_core(solr_cluster, topic)
     large = b"bad " + b"large " * 250_000
     (tmp_path / "good.log").write_bytes(b"".join(b"good %d \xff\n" % n for n in range(300)))
     (tmp_path / "bad.log").write_bytes(b"".join(b"bad %d \xff\n" % n for n in range(300)) + large + b"\n")

@@ -130,7 +130,7 @@ def test_it_ends_with_1_and_names_who_holds_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(drain, "STUCK_SECONDS", 5.0)
+    monkeypatch.setattr(drain, "DRAIN_STUCK_SECONDS", 5.0)
     servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
     second = second.replace("session.timeout.ms = 6000", "session.timeout.ms = 300000")

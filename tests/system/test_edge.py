@@ -6,7 +6,8 @@ from pathlib import Path
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
+from tests.fixtures.ports import free_port
 from tests.system.running import ROOT, in_hdfs, send
 
 

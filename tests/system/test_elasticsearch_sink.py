@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from plugins import Event, EventId, PartitionClaim, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.fixtures.kit import exercises
 from tests.fixtures.opensearch import OPENSEARCH, OpenSearchCluster
+from tests.fixtures.ports import free_port
 from tests.system.delivering import batch, deliver
 from tests.system.overflow import Sender
 from tests.system.running import unique

@@ -31,9 +31,11 @@ from agent.cli import main
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
 from plugins import Components
+from tests.fixtures.cores import create_core
+from tests.fixtures.ports import free_port
 from tests.system.running import in_hdfs, kafka_channel, send, unique
 from tests.system.stores import stored, table_of
 from tests.system.test_kafka_ends import create
@@ -266,7 +268,7 @@ def scene(
     for name in ("drop", "out"):
         (directory / name).mkdir()
     (directory / "files.log").touch()
-    solr = solr_cluster.create_core(topic)
+    solr = create_core(solr_cluster, topic)
     text = configuration(directory, topic, kafka_cluster, hdfs_cluster, hbase_cluster, solr)
     with RunningAgent(directory / "agent", text) as agent:
         state = directory / "agent/state"

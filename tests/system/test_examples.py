@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient
 from agent.audit.reconciliation import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
 from plugins import Batch, Event
+from tests.fixtures.ports import free_port
 from tests.system.running import KAFKA, ROOT, agent_command, in_hdfs, in_topic
 from tests.system.test_kafka_ends import bodies, create, produce
 from tests.system.test_solr_sink import documents

@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from agent.services.hdfs import HdfsCluster
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
+from tests.fixtures.ports import free_port
 from tests.system.running import fill, hdfs_sink, in_hdfs, small_disk, unique
 
 

@@ -18,6 +18,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from plugins.shared.offsets import OffsetMetadata
+from tests.fixtures.cores import create_core
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_drain import create, put
 from tests.system.test_kafka_ends import bodies
@@ -102,7 +103,7 @@ def _hdfs(name: str, cluster: HdfsCluster) -> tuple[str, Callable[[], Counter[by
 
 
 def _solr(name: str, cluster: SolrCluster) -> tuple[str, Callable[[], Counter[bytes]]]:
-    url = cluster.create_core(name)
+    url = create_core(cluster, name)
     sink = ("type = solr", "channel = c1", f"url = {url}", "commitWithin = 100")
     lines = "\n".join(f"a1.sinks.k1.{line}" for line in sink)
     return lines, lambda: Counter(document["body_t"].encode() for document in solr_documents(url).values())

@@ -15,10 +15,11 @@ from agent.services.hbase import THRIFT, HBaseCluster
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.process import await_ready
-from agent.services.running import free_port, until
+from agent.services.running import until
 from plugins import Batch, Event, Origin, Retry, conformance
 from sinks.hbase import HBaseConfig, HBaseSink
 from tests.fixtures.kit import exercises
+from tests.fixtures.ports import free_port
 from tests.system.delivering import TIME, batch, deliver
 from tests.system.running import unique
 

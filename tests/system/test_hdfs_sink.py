@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from agent.services.hdfs import HdfsCluster
-from agent.services.running import free_port
 from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Receipt, Retry, conformance
 from sinks.hdfs import HdfsConfig, HdfsSink, webhdfs
 from sinks.hdfs.webhdfs import WebHdfs
 from tests.fixtures.kit import exercises
+from tests.fixtures.ports import free_port
 
 CLAIM = PartitionClaim("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
 REPOSITORY = Path(__file__).parents[2]

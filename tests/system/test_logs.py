@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
+from tests.fixtures.ports import free_port
 from tests.system.running import hdfs_sink, in_hdfs, kafka_channel, send, unique
 
 OUTAGE_SECONDS = 20.0

@@ -13,7 +13,8 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
+from tests.fixtures.ports import free_port
 from tests.processors import logins
 from tests.system.running import agent_command, kafka_channel, unique
 from tests.system.test_proofs_formats import put

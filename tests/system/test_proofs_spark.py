@@ -23,6 +23,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from plugins.shared.kafkaoffsets import committed
+from tests.fixtures.cores import create_core
 from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_kafka_ends import consumed, create
@@ -103,7 +104,7 @@ def test_runners_are_switched_in_the_middle_of_a_batch(
     solr_cluster: SolrCluster,
 ) -> None:
     topic, out = unique("switched"), create(kafka_cluster, unique("switched-out"))
-    root, url = f"/switched/{topic}", solr_cluster.create_core(topic)
+    root, url = f"/switched/{topic}", create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:
         table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
     regex = ["serializer = regex", "serializer.regex = (good) (.*)", "serializer.colNames = kind,text"]

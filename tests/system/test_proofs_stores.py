@@ -11,6 +11,7 @@ from agent.services.hbase import HBaseCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
+from tests.fixtures.cores import create_core
 from tests.system.running import kafka_channel, unique
 from tests.system.stores import Campaign, Plan, hbase_sink, solr_sink, stored, table_of
 from tests.system.test_proofs_dead_letters import dead_letters, tailed
@@ -41,7 +42,7 @@ def test_what_a_store_refuses_becomes_a_dead_letter_and_a_missing_family_none(
     tmp_path: Path, kafka_cluster: KafkaCluster, hbase_cluster: HBaseCluster, solr_cluster: SolrCluster
 ) -> None:
     topic = unique("refused")
-    url = solr_cluster.create_core(topic)
+    url = create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:
         table.connection.create_table(topic, {"f": {}})
     for name in ("good", "bad"):

@@ -5,7 +5,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
+from tests.fixtures.ports import free_port
 from tests.system.running import ROOT
 
 WITHOUT_EXTRAS = """

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
+from tests.fixtures.ports import free_port
 from tests.system.running import agent_command
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from tests.agent.alerting import firing, look
+from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 from tests.system.running import agent_command, connected
 from tests.system.test_reload import arrived, sink

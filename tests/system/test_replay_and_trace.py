@@ -32,6 +32,7 @@ from agent.services.solr import SolrCluster
 from plugins import EventId
 from plugins.shared.kafkaclient import CONSUMER
 from plugins.shared.kafkaoffsets import read_up_to
+from tests.fixtures.cores import create_core
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
 
@@ -115,7 +116,7 @@ def scene(
 ) -> Iterator[Scene]:
     directory = tmp_path_factory.mktemp("again")
     topic, root = unique("again"), unique("/again")
-    url = solr_cluster.create_core(topic)
+    url = create_core(solr_cluster, topic)
     file = directory / "app.log"
     configuration = f"""
 a1.sources = app
@@ -342,7 +343,7 @@ def test_rows_that_a_deletion_hides_are_not_reported_as_delivered(
         table.delete(id.encode())
         for _ in range(2):  # the position stays before it
             with monkeypatch.context() as shortened:
-                shortened.setattr(alone, "PATIENCE_SECONDS", 2.0)
+                shortened.setattr(alone, "SINK_FAILURE_SECONDS", 2.0)
                 refused = run(*command)
             assert refused.exit_code == 1
             assert f"HBase's table '{name}' does not show 1 of" in refused.stderr, refused.output

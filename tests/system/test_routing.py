@@ -7,7 +7,8 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
+from tests.fixtures.ports import free_port
 
 CONFIGURATION = """
 a1.sources = lines numbers

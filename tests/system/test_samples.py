@@ -13,6 +13,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
 from tests.docs.samples import ON_SERVERS, run
+from tests.fixtures.cores import create_core
 from tests.fixtures.opensearch import OpenSearchCluster
 from tests.system.running import unique
 
@@ -61,7 +62,7 @@ def hbase(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
 
 def solr(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
     cluster: SolrCluster = request.getfixturevalue("solr_cluster")
-    return {"http://solr-1:8983/solr/logs": cluster.create_core(unique("logs"))}, ""
+    return {"http://solr-1:8983/solr/logs": create_core(cluster, unique("logs"))}, ""
 
 
 def elasticsearch(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:

@@ -17,6 +17,7 @@ from agent.services.solr import SOLR, SolrCluster
 from plugins import Event, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.solr import SolrConfig, SolrSink
+from tests.fixtures.cores import create_core
 from tests.fixtures.kit import exercises
 from tests.system.delivering import batch, deliver
 from tests.system.running import unique
@@ -47,7 +48,7 @@ def documents(url: str) -> dict[str, dict[str, Any]]:
 @pytest.fixture
 def core(solr_cluster: SolrCluster) -> str:
     """The URL of a core of its own for each test."""
-    return solr_cluster.create_core(unique("c"))
+    return create_core(solr_cluster, unique("c"))
 
 
 @exercises("sink solr")

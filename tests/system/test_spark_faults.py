@@ -25,6 +25,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from plugins.shared.kafkaclient import QUIET
+from tests.fixtures.cores import create_core
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.stores import solr_sink
 from tests.system.test_proofs_formats import put
@@ -61,7 +62,7 @@ def test_what_happens_to_a_topic_under_a_running_driver(
     (tmp_path / "processors").mkdir()
     (tmp_path / "processors" / "ends.py").write_text(PROCESSOR)
     topic, order = unique("under"), tmp_path / "order"
-    root, url = f"/under/{topic}", solr_cluster.create_core(topic)
+    root, url = f"/under/{topic}", create_core(solr_cluster, topic)
     servers = kafka_cluster.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers, **QUIET})
     configuration = f"""

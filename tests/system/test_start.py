@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.cli.start import SAME_SECONDS
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import PATIENCE_SECONDS, RunningAgent, free_port
+from agent.services.running import PATIENCE_SECONDS, RunningAgent
+from tests.fixtures.ports import free_port
 from tests.system.running import NO_HDFS, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
 HEAD = b"<13>Oct 11 22:14:15 web-1 "

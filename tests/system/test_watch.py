@@ -12,10 +12,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port
+from agent.services.running import RunningAgent
 from channels.kafka.onlooker import KafkaOnlooker
 from plugins.shared.kafkaclient import CONSUMER
 from tests.agent.alerting import firing, look
+from tests.fixtures.ports import free_port
 from tests.system.running import kafka_channel, send, unique
 
 WEEK = 168 * 3600

@@ -17,11 +17,12 @@ from agent.topology import SinkSpec
 from plugins import Retry
 from plugins.installed import at_work
 
-PATIENCE_SECONDS = 60.0
+SINK_FAILURE_SECONDS = 60.0
 """Longest time for which the sink may fail, and longest time of its end."""
 HANG_SECONDS = 300.0
 """Longest time of one turn of the sink, such as a flush of large files. A longer turn counts as one that hangs."""
-LOOK_SECONDS = 0.02
+SINK_CHECK_SECONDS = 0.02
+"""Interval at which a sink that runs alone is asked whether it has delivered all."""
 
 
 class Hangs(Retry):
@@ -44,13 +45,13 @@ def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member
     return sink
 
 
-def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = LOOK_SECONDS) -> None:
+def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = SINK_CHECK_SECONDS) -> None:
     """Return once it is over. Raises Retry, which ends with what is `left`, where the sink fails for too long, and
     Hangs where it does nothing for too long."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + SINK_FAILURE_SECONDS
     while not over():
         if not sink.failing():
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + SINK_FAILURE_SECONDS
         if time.monotonic() > deadline:
             why = sink.members[0].metrics.last_error
             raise Retry(f"the replay stopped, {sink.path} does not deliver: {why}. {left}")
@@ -82,4 +83,4 @@ def stop(sink: SinkRunner) -> None:
     """Have it deliver what it took, and end; a sink that hangs is not waited for."""
     sink.stopping.set()
     if not hangs(sink):
-        sink.thread.join(PATIENCE_SECONDS)
+        sink.thread.join(SINK_FAILURE_SECONDS)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.audit.publishing import ALIVE_SECONDS, Audit
+from agent.audit.publishing import AUDIT_INTERVAL_SECONDS, Audit
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.latency import took
 from agent.runner.supervise import Worker
@@ -58,7 +58,7 @@ class ChannelRunner(Worker):
             self.audit.open()
         self.retries.recovered()
         self.ready.set()
-        while not self.may_close.wait(ALIVE_SECONDS):
+        while not self.may_close.wait(AUDIT_INTERVAL_SECONDS):
             if self.audit is not None:
                 self.audit.alive()
 

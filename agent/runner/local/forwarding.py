@@ -18,7 +18,8 @@ from plugins import Batch, FlafkaError, PartitionClaim, Reader, Taken
 from plugins.errors import ANY_FAILURE
 from plugins.threads import start_thread
 
-LOOK_SECONDS = 0.2
+FORWARDER_CHECK_SECONDS = 0.2
+"""Interval at which the threads of an overflow check whether they have to stop."""
 NEARLY_EMPTY = 2
 """Sources can wait for what is left where it is so many times what was just forwarded, or less."""
 SETTLE_SECONDS = 5.0
@@ -114,7 +115,7 @@ class Forwarder:
         """Return the next records to forward; None where there are none now."""
         if not self._outage.wait(self._ending):
             return None
-        taken = reader.take(LOOK_SECONDS)
+        taken = reader.take(FORWARDER_CHECK_SECONDS)
         if taken is None and self._channel.ready.is_set():
             self._outage.well()
         return taken or self._outage.end_or_take(reader)
@@ -178,7 +179,7 @@ class Forwarder:
 
     def _outcome(self, put: Future[Any]) -> BaseException | None:
         began = time.monotonic()
-        while not has_ended(put, LOOK_SECONDS):
+        while not has_ended(put, FORWARDER_CHECK_SECONDS):
             waited = time.monotonic() - began
             if waited > GATE_SECONDS:
                 self._outage.open_gate()
@@ -189,7 +190,7 @@ class Forwarder:
         return put.exception()
 
     def _wait_until_ready(self) -> None:
-        while not self._channel.ready.wait(LOOK_SECONDS):
+        while not self._channel.ready.wait(FORWARDER_CHECK_SECONDS):
             self._outage.open_gate()
             if self._ending.is_set():
                 raise _Ended

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from plugins import Batch
-from plugins.threads import START_SECONDS, start_thread
+from plugins.threads import THREAD_START_SECONDS, start_thread
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class InFlight:
         """Start one more thread. Raises RuntimeError where the system starts none."""
         name = f"{self._name}-deliver_{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
-        start_thread(thread, START_SECONDS if not self._threads else 0)
+        start_thread(thread, THREAD_START_SECONDS if not self._threads else 0)
         self._threads.append(thread)
         self._free += 1
 

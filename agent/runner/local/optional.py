@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 
-PATIENCE_SECONDS = 3.0
+OPTIONAL_PUT_SECONDS = 3.0
 """How long a put may take, as long as Flume's channels wait for room."""
 
 
@@ -16,7 +16,7 @@ class Late(TimeoutError):
     """A put that takes too long, and may still succeed."""
 
     def __init__(self, put: Future[None]) -> None:
-        super().__init__(f"a put has not ended within {PATIENCE_SECONDS:.0f} s: the channel may have no room")
+        super().__init__(f"a put has not ended within {OPTIONAL_PUT_SECONDS:.0f} s: the channel may have no room")
         self.put = put
 
 
@@ -41,7 +41,7 @@ class OptionalPuts:
             self._pool = self._pool or self._begin()
             under_way = self._pool.submit(put)
         try:
-            under_way.result(PATIENCE_SECONDS)
+            under_way.result(OPTIONAL_PUT_SECONDS)
         except NotYet:
             with self._lock:
                 if not under_way.done():

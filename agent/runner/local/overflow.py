@@ -15,14 +15,14 @@ from typing import ClassVar
 from agent.audit.publishing import Audit
 from agent.runner.deadletters.letters import DeadLetters
 from agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
-from agent.runner.local.forwarding import LOOK_SECONDS, Forwarder, has_ended
+from agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
 from agent.runner.local.outage import COUNTED, GATE_SECONDS, Outage
 from agent.runner.retries import told
 from plugins import Batch, Channel, KafkaBackedChannel, Retry, Unreachable
 
 MOST_PUTS = 1000
 """Threads for puts at once, made as they are needed: a source has its own bound."""
-ANSWER_SECONDS = 30.0
+AWAY_AT_START_SECONDS = 30.0
 """At the start brokers count as away after so long, also where it is not known yet what is wrong."""
 
 
@@ -76,11 +76,11 @@ class OverflowingChannel(ChannelRunner):
         if not wait_for(self._forwarder.looked, stopping, patience):
             return False
         began = time.monotonic()
-        while not self.ready.wait(LOOK_SECONDS):
+        while not self.ready.wait(FORWARDER_CHECK_SECONDS):
             if stopping.is_set():
                 return False
             waited = time.monotonic() - began
-            asked = self.retries.last is not None or waited > ANSWER_SECONDS
+            asked = self.retries.last is not None or waited > AWAY_AT_START_SECONDS
             if waited > self._seconds and asked and not self._refusal():
                 self._outage.begin(self._why_not_open())
             if self._outage.overflowing or time.monotonic() > deadline:
@@ -172,7 +172,7 @@ class OverflowingChannel(ChannelRunner):
         """Put it into the overflow, unless `put` ends while that is not possible."""
         mark = f"{self._run}-{next(self._numbers)}"
         while True:
-            while not self._outage.overflowing and self._refused() and not has_ended(put, LOOK_SECONDS):
+            while not self._outage.overflowing and self._refused() and not has_ended(put, FORWARDER_CHECK_SECONDS):
                 pass  # that is no outage
             if not self._outage.enter_late(mark, put):
                 return put.result()

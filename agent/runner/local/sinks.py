@@ -15,7 +15,7 @@ from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.commits import Commits
 from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.moving import CommitLogMove
-from agent.runner.retries import LONGEST_SECONDS, Retries, told
+from agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, told
 from agent.topology import SinkGroupSpec, SinkSpec
 from plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
 from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
@@ -23,8 +23,6 @@ from plugins.installed import described_method
 from plugins.threads import start_thread
 
 TAKE_SECONDS = 0.1
-QUIET_SECONDS = 3.0
-"""An idle sink that has partitions forgets its latest failure after so long without another."""
 ROUND_SECONDS = 5.0
 """The longest wait, as in Flume, before the sinks of a group are asked again when none of them worked."""
 ANOTHER = "another sink of the group gets the batch"
@@ -74,7 +72,7 @@ class SinkRunner:
         self.ranges = Ranges()
         tallies = Tallies(channel.audit) if channel.audit is not None else None
         listeners = [tallies] if tallies is not None else []
-        longest = LONGEST_SECONDS if group is None else ROUND_SECONDS
+        longest = LONGEST_WAIT_SECONDS if group is None else ROUND_SECONDS
         self.members = tuple(
             Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
         )

@@ -14,7 +14,7 @@ from agent.runner.delivery import intercepted
 from agent.runner.latency import took
 from agent.runner.local.channels import ChannelRunner, HalfStored, Placed
 from agent.runner.local.inflight import InFlight
-from agent.runner.local.optional import PATIENCE_SECONDS, Late, OptionalPuts
+from agent.runner.local.optional import OPTIONAL_PUT_SECONDS, Late, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
 from agent.runner.local.turns import Turns
 from agent.runner.retries import Backoff
@@ -75,7 +75,8 @@ class SourceRunner(Worker):
             interceptor.open()
         required = self.spec.selector.required()
         for name, channel in self.channels.items():
-            if not channel.wait_until_it_takes_events(self.stopping, None if name in required else PATIENCE_SECONDS):
+            patience = None if name in required else OPTIONAL_PUT_SECONDS
+            if not channel.wait_until_it_takes_events(self.stopping, patience):
                 return
         self.source.open()
         self.was_open.set()

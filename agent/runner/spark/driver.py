@@ -56,7 +56,7 @@ EXECUTOR_SECONDS = 30.0
 """Maximum time in which a cluster may give no executor before the sinks count as failing."""
 CONTAINER_SECONDS = 10.0
 """Maximum time in which YARN may give no container to an application that runs."""
-END_SECONDS = 20.0
+SPARK_END_SECONDS = 20.0
 """Maximum time that Spark may take to end after its queries, before it is killed."""
 WATCH_SECONDS = 1.0
 """Interval at which this process checks that its Spark is there, and has executors."""
@@ -95,7 +95,7 @@ def _run(job: Job) -> None:
         report_end(str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}"))
         sys.exit(GAVE_UP)
     begun.set()
-    watch = Watch(spark, gateway, done, on_yarn)
+    watch = SparkWatchdog(spark, gateway, done, on_yarn)
     threading.Thread(target=watch.run, daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
     if not is_local(spark.sparkContext.master):
@@ -144,7 +144,7 @@ def _ours(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
-class Watch:
+class SparkWatchdog:
     """Ends this process, with the reason, when its Spark is gone: no session can be made anew within it."""
 
     def __init__(self, spark: Any, gateway: Gateway, done: threading.Event, on_yarn: OnYarn | None = None) -> None:
@@ -185,7 +185,7 @@ NOTE = "its arguments were: "
 """Begin of the line of a trace that has the arguments of a processor's function that raised."""
 
 
-def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
+def _supervise(watch: SparkWatchdog, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
     retries = Retries(sink.sink.path)
     channel = sink.channel
     letters = Heard(dead_letters_of(job.agent, channel, channel.make(), job.options), report_rejected)
@@ -264,7 +264,7 @@ def _end(spark: Any, gateway: Gateway) -> None:
 
     ending = threading.Thread(target=stop, name="end", daemon=True)
     ending.start()
-    ending.join(END_SECONDS)
+    ending.join(SPARK_END_SECONDS)
 
 
 def _leave_nothing(job: Job) -> None:

@@ -31,7 +31,8 @@ from agent.services.logs import last_error, tail
 from agent.services.spark import JVM
 from plugins import Retry, require
 
-START_SECONDS = 180.0
+JVM_START_SECONDS = 180.0
+"""Longest wait for Spark's JVM to report its port."""
 
 
 _KILLED = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
@@ -149,13 +150,13 @@ def connector() -> list[Path]:
 
 
 def _await_connection(gateway: Gateway, told: Path) -> tuple[int, str]:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + JVM_START_SECONDS
     while not told.exists():  # renamed into place, so it is whole once it is there
         if why := gateway.why_ended():
             raise Retry(why)
         if time.monotonic() > deadline:
             gateway.process.kill()
-            raise Retry(f"Spark's JVM did not start within {START_SECONDS:.0f} s; its log: {gateway.log_file}")
+            raise Retry(f"Spark's JVM did not start within {JVM_START_SECONDS:.0f} s; its log: {gateway.log_file}")
         time.sleep(0.05)
     data = told.read_bytes()
     port, length = struct.unpack_from("!ii", data)

@@ -42,12 +42,11 @@ from plugins import (
 )
 from plugins.shared.frames import EVENTS
 from plugins.shared.kafkaclient import create_topic, reason, stream_client
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 from plugins.shared.offsets import RecordsLost, begins_late
 
 log = logging.getLogger("spark")
 
-ANSWER_SECONDS = 10.0
-"""Brokers that take longer count as away."""
 OWNER_FILE = "flafka.json"
 """Within a checkpoint: whose it is."""
 
@@ -300,10 +299,10 @@ def make_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, rep
     """Create those that are not there, on the brokers of a channel. Raises Retry where that is not possible."""
     admin = AdminClient(stream_client(stream))
     try:
-        there = admin.list_topics(timeout=ANSWER_SECONDS).topics
+        there = admin.list_topics(timeout=REQUEST_SECONDS).topics
         for topic in sorted(set(topics) - set(there)):
             try:
-                if create_topic(admin, topic, partitions, replication, {}, ANSWER_SECONDS):
+                if create_topic(admin, topic, partitions, replication, {}, REQUEST_SECONDS):
                     log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
             except KafkaException as e:
                 raise Retry(

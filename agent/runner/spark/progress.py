@@ -97,7 +97,7 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
-    class Listener(StreamingQueryListener):
+    class QueryProgressListener(StreamingQueryListener):
         """Called by Spark, on a thread of its own."""
 
         def __init__(self) -> None:
@@ -125,7 +125,7 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
             except Exception:  # a listener that raises is heard of nowhere else
                 log.exception("the progress of %s is not known", progress.name)
 
-    return Listener()
+    return QueryProgressListener()
 
 
 def _line(progress: Any) -> str:

@@ -26,15 +26,16 @@ OLDEST = (3, 0)
 OVERHEAD_MB, OVERHEAD = 384, 0.10
 """What Spark asks for besides an executor's memory: at least so much, or that share of it."""
 _UNITS = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
-SECONDS = 5
+RESPONSE_PAUSE_SECONDS = 5
 """So long a page may take to connect, and between two pieces of its answer."""
-ANSWER_SECONDS = 15.0
+RESPONSE_SECONDS = 15.0
 """So long an answer may take as a whole."""
 ANSWER_BYTES = 256 << 20
 """More than the nodes of any cluster take."""
-RUN_SECONDS = 20.0
+TRIAL_SECONDS = 20.0
 """So long a container that tries something may take, with the wait for it."""
-LOOK_SECONDS = 0.2
+TRIAL_CHECK_SECONDS = 0.2
+"""Interval between two requests for the state of the container that tries something."""
 OTHER_PYTHON = 42
 """The exit code of a Python of another version."""
 _OTHERWISE = KeyError, TypeError, AttributeError, ValueError
@@ -154,9 +155,9 @@ def _run(page: str, queue: str, command: str) -> tuple[int | None, str]:
     told, said = _opened(f"{page}/ws/v1/cluster/apps?{own}", application)
     if told is None:
         return None, said
-    deadline = time.monotonic() + RUN_SECONDS
+    deadline = time.monotonic() + TRIAL_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(TRIAL_CHECK_SECONDS)
         found, said = _opened(f"{page}/ws/v1/cluster/apps/{id}")
         if found is None:
             continue
@@ -229,7 +230,7 @@ def _opened(address: str, sent: object = None, method: str | None = None) -> tup
     asked = urllib.request.Request(address, data, headers, method=method)  # noqa: S310  # of the operator's own files
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(asked, timeout=SECONDS) as answer:
+        with opener.open(asked, timeout=RESPONSE_PAUSE_SECONDS) as answer:
             found = json.loads(_read(answer) or b"{}")
             return (found, "") if isinstance(found, dict) else (None, f"{page} answers no JSON of YARN's")
     except urllib.error.HTTPError as e:
@@ -242,7 +243,7 @@ def _opened(address: str, sent: object = None, method: str | None = None) -> tup
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
     """All of it. Raises OSError where it does not end."""
-    deadline, read = time.monotonic() + ANSWER_SECONDS, bytearray()
+    deadline, read = time.monotonic() + RESPONSE_SECONDS, bytearray()
     while piece := answer.read1(1 << 16):
         read += piece
         if time.monotonic() > deadline or len(read) > ANSWER_BYTES:

@@ -21,7 +21,8 @@ from plugins import Retry
 
 log = logging.getLogger("spark")
 
-STOP_SECONDS = 20.0
+JVM_STOP_SECONDS = 20.0
+"""Longest wait for the end of Spark's JVM, before it is killed."""
 THROWN_AWAY = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
@@ -163,7 +164,7 @@ def stop_session(spark: Any, gateway: Gateway) -> None:
     assert gateway.process.stdin is not None
     gateway.process.stdin.close()
     try:
-        gateway.process.wait(STOP_SECONDS)
+        gateway.process.wait(JVM_STOP_SECONDS)
     except subprocess.TimeoutExpired:  # it is deleting what executors were given, which others delete as well
         gateway.process.kill()
         gateway.process.wait()

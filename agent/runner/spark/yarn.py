@@ -23,14 +23,15 @@ log = logging.getLogger("spark")
 
 OVER = ("FINISHED", "FAILED", "KILLED")
 """An application's states in which nothing of it runs any more."""
-WAIT_SECONDS = 3.0
+CONTAINER_WAIT_SECONDS = 3.0
 """So long an application may wait for a container before it is told why."""
 LAUNCH_SECONDS = 60.0
 """So long its first container may take to fetch what it needs, and to start."""
-LOOK_SECONDS = 1.0
-END_SECONDS = 60.0
+APPLICATION_CHECK_SECONDS = 1.0
+"""Interval between two requests for the state of the application."""
+APPLICATION_END_SECONDS = 60.0
 """So long the end of an application that was killed is waited for."""
-ANSWER_SECONDS = 10.0
+LAST_RESPONSE_SECONDS = 10.0
 """So long who is about to end waits for an answer: a ResourceManager that is away is asked for many minutes."""
 LONGEST_TEXT = 400
 _MOMENT = re.compile(r"^\[[^\]]*\d{4}\] ")
@@ -186,7 +187,7 @@ class OnYarn:
         return {name: value for name, value in named.items() if value}
 
     def _end_orphans(self, yarn: Yarn) -> None:
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + APPLICATION_END_SECONDS
         asked: set[str] = set()
         while left := [one for one in yarn.applications() if one.state not in OVER]:
             for one in left:
@@ -223,12 +224,12 @@ class OnYarn:
 
     def _watch(self, done: threading.Event) -> None:
         since, said = time.monotonic(), ""
-        while not done.wait(LOOK_SECONDS):
+        while not done.wait(APPLICATION_CHECK_SECONDS):
             with suppress(Exception):  # py4j's, many: who waits for the session says what has failed
                 one = self.look()
                 if one is None or one.state in ("RUNNING", *OVER):
                     since = time.monotonic()
-                elif time.monotonic() - since > (LAUNCH_SECONDS if one.containers > 0 else WAIT_SECONDS):
+                elif time.monotonic() - since > (LAUNCH_SECONDS if one.containers > 0 else CONTAINER_WAIT_SECONDS):
                     text = (
                         f"the YARN application {one.id} waits ({one.state}): {self._without_nodes()}{one.diagnostics}"
                     )
@@ -257,7 +258,7 @@ class OnYarn:
         said: list[str] = []
 
         def ask() -> None:
-            deadline = time.monotonic() + ANSWER_SECONDS
+            deadline = time.monotonic() + LAST_RESPONSE_SECONDS
             while time.monotonic() < deadline:
                 if (one := self.look()) is None:
                     return
@@ -288,4 +289,4 @@ def _in_time(ask: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(ANSWER_SECONDS)
+    thread.join(LAST_RESPONSE_SECONDS)

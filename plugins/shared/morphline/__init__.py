@@ -20,9 +20,9 @@ from plugins.shared.morphline import (  # noqa: F401  # they register their comm
 )
 from plugins.shared.morphline.compiler import Compiler, Process
 from plugins.shared.morphline.hocon import MorphlineFile
-from plugins.shared.morphline.record import BODY, Failed, Json, Record, text
+from plugins.shared.morphline.record import BODY, Failed, JsonNode, MorphlineRecord, text
 
-__all__ = ["BODY", "Failed", "Json", "Morphline", "Record", "text"]
+__all__ = ["BODY", "Failed", "JsonNode", "Morphline", "MorphlineRecord", "text"]
 
 
 class Morphline:
@@ -53,7 +53,7 @@ class Morphline:
         """Where its commands reach Solr: the place of each in the file, and its `solrLocator`."""
         return self.shared.locators[::-1]  # chains are built from their ends
 
-    def process(self, record: Record) -> bool:
+    def process(self, record: MorphlineRecord) -> bool:
         """Run it; False where a command did not succeed. Raises Failed where one could not do its work."""
         for begin in self.shared.on_event:
             begin()

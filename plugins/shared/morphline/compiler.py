@@ -10,9 +10,9 @@ from typing import Any
 
 from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.hocon import MorphlineFile
-from plugins.shared.morphline.record import Record
+from plugins.shared.morphline.record import MorphlineRecord
 
-Process = Callable[[Record], bool]
+Process = Callable[[MorphlineRecord], bool]
 """A command with all that come after it: False where one of them fails. May change the record, and raise Failed."""
 Builder = Callable[[Arguments, Process, "Compiler"], Process]
 
@@ -42,7 +42,7 @@ class Compiler:
         self.errors: list[str] = []
         self.locators: list[tuple[str, dict[str, Any]]] = []
         """Where a command reaches Solr: its place, and the `solrLocator`."""
-        self.load: Callable[[Record], None] | None = None
+        self.load: Callable[[MorphlineRecord], None] | None = None
         """Takes what `loadSolr` gets. Set by the sink; a morphline that names Solr needs it."""
         self.known_fields: Callable[[str], bool] = lambda name: True
         """Whether Solr's schema has a field; set by the sink."""

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from plugins.shared.morphline.hocon import Scalar
-from plugins.shared.morphline.record import Record, text
+from plugins.shared.morphline.record import MorphlineRecord, text
 
 _FIELD = re.compile(r"@\{([^}]*)\}")
 
@@ -25,7 +25,7 @@ class Expression:
         self._literals, self._fields = pieces[::2], pieces[1::2]
         self._alone = len(self._fields) == 1 and self._fields[0] != "" and self._literals == ["", ""]
 
-    def values(self, record: Record) -> list[Any]:
+    def values(self, record: MorphlineRecord) -> list[Any]:
         """All texts that come about; a field alone keeps its values as they are."""
         if self._alone:
             return list(record[self._fields[0]])
@@ -35,7 +35,7 @@ class Expression:
             for values in itertools.product(*each)
         ]
 
-    def _of(self, name: str, record: Record) -> list[Any]:
+    def _of(self, name: str, record: MorphlineRecord) -> list[Any]:
         if not name:
             return [str(record)]
         return record[name]
@@ -48,7 +48,7 @@ class Values:
         self._given = [_value(one) for one in written] if isinstance(written, list) else None
         self._expression = Expression(text(_value(written))) if self._given is None else None
 
-    def of(self, record: Record) -> list[Any]:
+    def of(self, record: MorphlineRecord) -> list[Any]:
         """The values for this record."""
         if self._expression is not None:
             return self._expression.values(record)

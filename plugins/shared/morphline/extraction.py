@@ -10,7 +10,7 @@ from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.compiler import Compiler, Process, command
 from plugins.shared.morphline.grok import Pattern
 from plugins.shared.morphline.readers import BLANK
-from plugins.shared.morphline.record import BODY, CHARSET, MIME_TYPE, NAME, Failed, Json, Record, text
+from plugins.shared.morphline.record import BODY, CHARSET, MIME_TYPE, NAME, Failed, JsonNode, MorphlineRecord, text
 
 _WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
@@ -31,7 +31,7 @@ def grok(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
     substrings = arguments.truth("findSubstrings", False)
     empty = arguments.truth("addEmptyStrings", False)
 
-    def matches(record: Record) -> Iterator[tuple[Pattern, re.Match[str]] | None]:
+    def matches(record: MorphlineRecord) -> Iterator[tuple[Pattern, re.Match[str]] | None]:
         """Every match, or None once one of the expressions does not match as often as it must."""
         for name, pattern in patterns.items():
             values = list(record[name])
@@ -47,7 +47,7 @@ def grok(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
             if matched < (len(values) if how_many == "all" else 1):
                 yield None
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         # A record that fails stays as it is, for the commands of another rule.
         found = []
         for one in matches(record):
@@ -113,7 +113,7 @@ def split(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
                 yield piece
             start = following
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for value in list(record[source]):
             if targets is None:
                 assert target is not None
@@ -139,7 +139,7 @@ def split_key_value(arguments: Arguments, child: Process, compiler: Compiler) ->
     empty = arguments.truth("addEmptyStrings", False)
     trim = arguments.truth("trim", True)
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for value in map(text, list(record[source])):
             if pattern is None:
                 key, _, rest = value.partition(separator)
@@ -164,9 +164,9 @@ def extract_json_paths(arguments: Arguments, child: Process, compiler: Compiler)
     for name, written in arguments.mapping("paths", required=True).items():
         paths[name] = _steps(_text(written))
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         root = record[BODY][0] if BODY in record else None
-        if not isinstance(root, Json):
+        if not isinstance(root, JsonNode):
             raise Failed(f"{BODY} is no JSON: readJson must come before extractJsonPaths")
         copy = record.copy()
         for name, steps in paths.items():
@@ -210,14 +210,14 @@ def _flat(value: Any) -> Iterator[Any]:
 def _whole(value: Any) -> list[Any]:
     if value is None:
         return []
-    return [Json(value) if isinstance(value, (dict, list)) else value]
+    return [JsonNode(value) if isinstance(value, (dict, list)) else value]
 
 
 @command("separateAttachments")
 def separate_attachments(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
     """A record for each body."""
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for number in range(len(record[BODY])):
             copy = record.copy()
             for name in (BODY, MIME_TYPE, CHARSET, NAME):

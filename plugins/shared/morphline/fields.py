@@ -11,7 +11,7 @@ from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.compiler import Compiler, Process, command
 from plugins.shared.morphline.expressions import Values
 from plugins.shared.morphline.grok import Pattern
-from plugins.shared.morphline.record import Record, text
+from plugins.shared.morphline.record import MorphlineRecord, text
 
 
 @command("addValues")
@@ -24,7 +24,7 @@ def add_values(arguments: Arguments, child: Process, compiler: Compiler) -> Proc
 def set_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
     """Values instead of those there are."""
 
-    def put(record: Record, name: str, values: Values) -> None:
+    def put(record: MorphlineRecord, name: str, values: Values) -> None:
         del record[name]
         record[name] = values.of(record)
 
@@ -35,7 +35,7 @@ def set_values(arguments: Arguments, child: Process, compiler: Compiler) -> Proc
 def add_values_if_absent(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
     """Further values that are not there yet."""
 
-    def put(record: Record, name: str, values: Values) -> None:
+    def put(record: MorphlineRecord, name: str, values: Values) -> None:
         for value in values.of(record):
             if not any(_same(value, one) for one in record[name]):
                 record[name].append(value)
@@ -43,10 +43,10 @@ def add_values_if_absent(arguments: Arguments, child: Process, compiler: Compile
     return _each(arguments, child, put)
 
 
-def _each(arguments: Arguments, child: Process, put: Callable[[Record, str, Values], None]) -> Process:
+def _each(arguments: Arguments, child: Process, put: Callable[[MorphlineRecord, str, Values], None]) -> Process:
     fields = {name: Values(written) for name, written in arguments.all().items()}
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for name, values in fields.items():
             put(record, name, values)
         return child(record)
@@ -77,7 +77,7 @@ def contains(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
 def _compared(arguments: Arguments, child: Process, holds: Callable[[list[Any], list[Any]], bool]) -> Process:
     fields = {name: Values(written) for name, written in arguments.all().items()}
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         return all(holds(record[name], values.of(record)) for name, values in fields.items()) and child(record)
 
     return process
@@ -144,7 +144,7 @@ def remove_fields(arguments: Arguments, child: Process, compiler: Compiler) -> P
     names = _Names(arguments.texts("blacklist", ["*"]), arguments.texts("whitelist", []))
     arguments.ignored("cacheCapacity")
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for name in record:
             if name in names:
                 del record[name]
@@ -160,7 +160,7 @@ def _values_of_names(
     values = _Names(arguments.texts("valueBlacklist", ["*"]), arguments.texts("valueWhitelist", []))
     arguments.ignored("nameCacheCapacity", "valueCacheCapacity")
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for name in record:
             if name in names:
                 record[name] = change(record[name], values)
@@ -188,7 +188,7 @@ def _made(field: str, arguments: Arguments, child: Process, make: Callable[[], l
     name = arguments.text("field", field)
     preserve = arguments.truth("preserveExisting", True)
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         if not (preserve and name in record):
             record[name] = make()
         return child(record)

@@ -8,7 +8,7 @@ import random
 from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.compiler import Builder, Compiler, Process, command
 from plugins.shared.morphline.expressions import Expression
-from plugins.shared.morphline.record import Failed, Record, listed
+from plugins.shared.morphline.record import Failed, MorphlineRecord, listed
 
 _LEVELS = {
     "logTrace": 5, "logDebug": logging.DEBUG, "logInfo": logging.INFO, "logWarn": logging.WARNING,
@@ -16,7 +16,7 @@ _LEVELS = {
 }  # fmt: skip
 
 
-def _nothing(record: Record) -> bool:
+def _nothing(record: MorphlineRecord) -> bool:
     return True
 
 
@@ -62,7 +62,7 @@ def try_rules(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
         if commands := rule.objects("commands"):
             rules.append(compiler.chain(commands, child))
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for rule in rules:
             try:
                 if rule(record.copy() if copies else record):
@@ -92,7 +92,7 @@ def head(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
         raise ValueError("limit must be at least -1")
     left = limit
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         nonlocal left
         if left == 0:
             return True
@@ -118,7 +118,7 @@ def _log(level: int) -> Builder:
         parts = arguments.text("format").split("{}")
         expressions = [Expression(one) for one in arguments.texts("args", [])]
 
-        def process(record: Record) -> bool:
+        def process(record: MorphlineRecord) -> bool:
             if compiler.log.isEnabledFor(level):
                 values = [listed(one.values(record)) for one in expressions]
                 values += ["{}"] * (len(parts) - 1 - len(values))

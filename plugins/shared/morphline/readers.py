@@ -12,7 +12,17 @@ from plugins.shared.charsets import text_codec
 from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.compiler import Compiler, Process, command
 from plugins.shared.morphline.grok import Pattern
-from plugins.shared.morphline.record import BODY, CHARSET, MESSAGE, MIME_TYPE, NAME, Failed, Json, Record, text
+from plugins.shared.morphline.record import (
+    BODY,
+    CHARSET,
+    MESSAGE,
+    MIME_TYPE,
+    NAME,
+    Failed,
+    JsonNode,
+    MorphlineRecord,
+    text,
+)
 
 BLANK = "".join(map(chr, range(33)))
 """What Java's `trim` removes."""
@@ -31,11 +41,11 @@ def lines(text: str) -> Iterator[str]:
         position = match.end()
 
 
-def _body(arguments: Arguments) -> Callable[[Record], bytes | None]:
+def _body(arguments: Arguments) -> Callable[[MorphlineRecord], bytes | None]:
     """What gives a record's body; None where it has none, or one of another type than `supportedMimeTypes`."""
     supported = [_mime_type(one) for one in arguments.texts("supportedMimeTypes", [])]
 
-    def read(record: Record) -> bytes | None:
+    def read(record: MorphlineRecord) -> bytes | None:
         if BODY not in record:
             return None
         if supported:
@@ -59,12 +69,12 @@ def _mime_type(name: str) -> str:
     return match[1]
 
 
-def _text(arguments: Arguments) -> Callable[[Record], str | None]:
+def _text(arguments: Arguments) -> Callable[[MorphlineRecord], str | None]:
     """The same as text, in `charset` or what the record says."""
     read = _body(arguments)
     charset = arguments.charset()
 
-    def decode(record: Record) -> str | None:
+    def decode(record: MorphlineRecord) -> str | None:
         body = read(record)
         if body is None:
             return None
@@ -81,14 +91,14 @@ def _text(arguments: Arguments) -> Callable[[Record], str | None]:
     return decode
 
 
-def _template(record: Record, *fields: str) -> Record:
+def _template(record: MorphlineRecord, *fields: str) -> MorphlineRecord:
     copy = record.copy()
     for name in (BODY, MIME_TYPE, CHARSET, NAME, *fields):
         del copy[name]
     return copy
 
 
-def _passes(template: Record, field: str, value: Any, child: Process) -> bool:
+def _passes(template: MorphlineRecord, field: str, value: Any, child: Process) -> bool:
     record = template.copy()
     record[field].append(value)
     return child(record)
@@ -101,7 +111,7 @@ def read_line(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
     skip = arguments.truth("ignoreFirstLine", False)
     comment = arguments.character("commentPrefix", "")
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         body = decode(record)
         if body is None:
             return False
@@ -124,7 +134,7 @@ def read_multi_line(arguments: Arguments, child: Process, compiler: Compiler) ->
     negate = arguments.truth("negate", False)
     previous = arguments.one_of("what", "previous", "next") == "previous"
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         body = decode(record)
         if body is None:
             return False
@@ -157,8 +167,13 @@ def read_blob(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
     return _as_one(_body(arguments), arguments.text("outputField", BODY), lambda record: record, child)
 
 
-def _as_one(read: Callable[[Record], Any], field: str, target: Callable[[Record], Record], child: Process) -> Process:
-    def process(record: Record) -> bool:
+def _as_one(
+    read: Callable[[MorphlineRecord], Any],
+    field: str,
+    target: Callable[[MorphlineRecord], MorphlineRecord],
+    child: Process,
+) -> Process:
+    def process(record: MorphlineRecord) -> bool:
         body = read(record)
         if body is None:
             return False
@@ -177,14 +192,14 @@ def read_json(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
         raise ValueError("has an outputClass in Java: only the default works, for extractJsonPaths")
     arguments.ignored("jsonFactory", "objectMapper")
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         body = read(record)
         if body is None:
             return False
         template = _template(record)
         for value in _json_values(body):
             copy = template.copy()
-            copy[BODY].append(Json(value))
+            copy[BODY].append(JsonNode(value))
             copy[MIME_TYPE].append("json/java+memory")
             if not child(copy):
                 return False
@@ -244,7 +259,7 @@ def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
             raise Failed(f"a line of the body has more than {most} characters")
         return length > most
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         body = decode(record)
         if body is None:
             return False

@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True)
-class Json:
+class JsonNode:
     """A value read from JSON, which is not yet taken apart."""
 
     value: Any
@@ -35,10 +35,10 @@ class Json:
             raise Failed("a value of JSON is nested too deeply") from None
 
 
-class Record:
+class MorphlineRecord:
     """Fields with any number of values each; one without values is not there.
 
-    Values are text, bytes, numbers, truth values and `Json`.
+    Values are text, bytes, numbers, truth values and `JsonNode`.
     """
 
     __slots__ = ("_fields",)
@@ -46,9 +46,9 @@ class Record:
     def __init__(self, fields: dict[str, list[Any]] | None = None) -> None:
         self._fields = fields or {}
 
-    def copy(self) -> Record:
+    def copy(self) -> MorphlineRecord:
         """Another with the same values."""
-        return Record({name: list(values) for name, values in self._fields.items() if values})
+        return MorphlineRecord({name: list(values) for name, values in self._fields.items() if values})
 
     def __contains__(self, name: str) -> bool:
         return bool(self._fields.get(name))

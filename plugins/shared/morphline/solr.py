@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.compiler import Compiler, Process, command
-from plugins.shared.morphline.record import Failed, Record, text
+from plugins.shared.morphline.record import Failed, MorphlineRecord, text
 
 _DELETES = ("_loadSolr_deleteById", "_loadSolr_deleteByQuery")
 _LOADERS_OWN = (*_DELETES, "_loadSolr_childDocuments")
@@ -25,7 +25,7 @@ def load_solr(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
     if arguments.object("boosts"):
         raise ValueError("has boosts, which Solr no longer knows: remove them, and boost in queries")
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         if named := next((name for name in _LOADERS_OWN if name in record), None):
             raise Failed(f"the record has a field {named}, and loadSolr only adds documents here")
         if compiler.load is None:
@@ -42,7 +42,7 @@ def sanitize_unknown_solr_fields(arguments: Arguments, child: Process, compiler:
     _locator(arguments, compiler)
     prefix = arguments.text("renameToPrefix", "").strip()
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for name in record:
             if name in _LOADERS_OWN or compiler.known_fields(name):
                 continue
@@ -66,7 +66,7 @@ def generate_solr_sequence_key(arguments: Arguments, child: Process, compiler: C
         nonlocal number
         number = 0
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         nonlocal number
         key = compiler.unique_key
         if not (preserve and key in record):

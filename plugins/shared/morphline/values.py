@@ -11,7 +11,7 @@ from plugins.shared.morphline.arguments import Arguments
 from plugins.shared.morphline.compiler import Compiler, Process, command
 from plugins.shared.morphline.grok import Pattern
 from plugins.shared.morphline.readers import BLANK
-from plugins.shared.morphline.record import Failed, Record, text
+from plugins.shared.morphline.record import Failed, MorphlineRecord, text
 from plugins.shared.simpledate import SimpleDateFormat, zone
 
 _SOLR_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,19}")
 
 
 def _transformed(field: str, child: Process, change: Callable[[Any], Any]) -> Process:
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         if field in record:
             record[field] = [change(value) for value in record[field]]
         return child(record)
@@ -99,7 +99,7 @@ def translate(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
     fallback = [arguments.text("fallback")] if "fallback" in arguments.given else []
     arguments.ignored("fallback")
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for number, value in enumerate(record[field]):
             if (key := text(value)) in there:
                 record[field][number] = there[key]
@@ -138,7 +138,7 @@ def convert_timestamp(arguments: Arguments, child: Process, compiler: Compiler) 
     else:
         write = SimpleDateFormat(written, zone(target)).format
 
-    def process(record: Record) -> bool:
+    def process(record: MorphlineRecord) -> bool:
         for number, value in enumerate(record[field]):
             times = (one(text(value)) for one in read)
             millis = next((one for one in times if one is not None), None)

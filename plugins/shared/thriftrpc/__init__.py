@@ -17,10 +17,10 @@ import pydantic
 from plugins.options import ANY_CASE, Config, option
 from plugins.shared.thriftrpc.binary import Binary
 from plugins.shared.thriftrpc.compact import Compact
-from plugins.shared.thriftrpc.frames import Frames, frame
-from plugins.shared.thriftrpc.protocol import PROTOCOLS, UNKNOWN_METHOD, Kind, Protocol, Status
+from plugins.shared.thriftrpc.frames import ThriftFrames, frame
+from plugins.shared.thriftrpc.protocol import PROTOCOLS, UNKNOWN_METHOD, Kind, Protocol, ThriftStatus
 
-__all__ = ["PROTOCOLS", "UNKNOWN_METHOD", "Frames", "Kind", "Protocol", "Status", "ThriftConfig", "frame"]
+__all__ = ["PROTOCOLS", "UNKNOWN_METHOD", "Kind", "Protocol", "ThriftConfig", "ThriftFrames", "ThriftStatus", "frame"]
 
 PROTOCOLS.update({protocol.name: protocol for protocol in (Compact(), Binary())})
 

@@ -11,7 +11,7 @@ def frame(content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + content
 
 
-class Frames:
+class ThriftFrames:
     """Cuts a stream into frames of at most `max_bytes`; nothing is allocated for bytes that have not come."""
 
     def __init__(self, max_bytes: int) -> None:

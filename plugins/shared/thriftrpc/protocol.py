@@ -17,7 +17,7 @@ _LENGTHS = tuple(zigzag(size) for size in range(256))
 """Of most texts, as Avro encodes them."""
 
 
-class Status(enum.IntEnum):
+class ThriftStatus(enum.IntEnum):
     """What a server answers."""
 
     OK = 0
@@ -125,7 +125,7 @@ class Protocol(ABC):
         head = self.message(Kind.CALL, "appendBatch", serial)
         return b"".join((head, self.many, self.counted(len(events)), *events, b"\0"))
 
-    def answer(self, name: str, serial: int, status: Status) -> bytes:
+    def answer(self, name: str, serial: int, status: ThriftStatus) -> bytes:
         """What a server answers to a call."""
         return self.message(Kind.REPLY, name, serial) + self.status(status)
 
@@ -156,20 +156,20 @@ class Protocol(ABC):
         except (IndexError, struct.error):
             raise ValueError("its answer ends within its head") from None
 
-    def read_status(self, content: bytes, answer: Message) -> Status:
+    def read_status(self, content: bytes, answer: Message) -> ThriftStatus:
         """What it answers. ValueError where it reports an error, or is not to be understood."""
         try:
             if answer.kind == Kind.EXCEPTION:
                 text = self.error_at(content, answer.at).decode(errors="replace")
                 raise ValueError(f"the server reports: {text[:500]}")
-            return Status(self.status_at(content, answer.at))
+            return ThriftStatus(self.status_at(content, answer.at))
         except (IndexError, struct.error):
             raise ValueError("its answer ends too early") from None
 
     # --- events
 
     def scan(self, data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
-        """For `Events`: headers, as Avro encodes them, and body of each event."""
+        """For `RpcBatchBuilder`: headers, as Avro encodes them, and body of each event."""
         heads: list[bytes] = []
         bodies: list[bytes] = []
         at = after(self.many if many else self.one, data, at)

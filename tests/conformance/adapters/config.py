@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from agent.config import load
-from agent.config.diagnostics import Diagnostic, Report
+from agent.config.diagnostics import Diagnostic, DiagnosticCollector
 from agent.config.properties import LISTS, agents_in, last_wins, parse, words
 from tests.conformance.adapters import cases, components
 
@@ -19,7 +19,7 @@ def op_config(input: dict[str, Any]) -> Any:
 
 def checked(text: str) -> dict[str, Any]:
     """Return, for each agent, whether it starts, and by kind the listed components that `check` does not name."""
-    report = Report("normal")
+    report = DiagnosticCollector("normal")
     properties = last_wins(parse(text, "case", report), report)
     if report.failed:
         return {"error": "IllegalArgumentException"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.config import catalogue
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.load import load_part
 from agent.config.properties import last_wins, parse, words
 from agent.topology import AgentSpec, ComponentSpec
@@ -22,7 +22,7 @@ from tests.conformance.adapters.config import is_named, named_in
 def op_materialize(input: dict[str, Any]) -> Any:
     """The components that nothing is wrong with, by the simple name of Flume's class."""
     agent, text = input.get("agent", "a1"), input["properties"]
-    report = Report("normal")
+    report = DiagnosticCollector("normal")
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write(text)
         file.flush()

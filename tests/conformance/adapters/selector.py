@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.config.diagnostics import Report
-from agent.config.parts import Part
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties
 from agent.config.properties import Property
 from agent.config.selectors import SelectorReader
 from agent.runner.local.selectors import Selector
@@ -15,8 +15,8 @@ from plugins import Batch, Event
 
 def op_selector(input: dict[str, Any]) -> Any:
     """The channels of each event."""
-    place, report = Place("case", 1), Report("normal")
-    part = Part("source", "s", "a.sources.s", place, {})
+    place, report = Place("case", 1), DiagnosticCollector("normal")
+    part = ComponentProperties("source", "s", "a.sources.s", place, {})
     properties = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in input["config"].items()}
     spec = SelectorReader(part, properties, tuple(input["channels"]), report).read()
     if report.failed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.config.diagnostics import Report
-from agent.config.parts import Part
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties
 from agent.config.properties import Property
 from agent.config.sinkgroups import SinkGroupReader
 from agent.runner.local.channels import ChannelRunner
@@ -32,13 +32,15 @@ class Scripted(Sink[Config]):
 
 def op_sink_group(input: dict[str, Any]) -> Any:
     """The sink that delivered at each call of `process`."""
-    report = Report("normal")
+    report = DiagnosticCollector("normal")
     specs = {
         name: SinkSpec(name, f"a.sinks.{name}", Scripted, Config(), {}, PLACE, channel="m") for name in input["sinks"]
     }
     texts = {"sinks": " ".join(specs)} | {f"processor.{name}": value for name, value in input["config"].items()}
     lines = {name: Property(f"a.sinkgroups.g.{name}", value, PLACE) for name, value in texts.items()}
-    group = SinkGroupReader(Part("sink group", "g", "a.sinkgroups.g", PLACE, lines), specs, {}, report).read()
+    group = SinkGroupReader(
+        ComponentProperties("sink group", "g", "a.sinkgroups.g", PLACE, lines), specs, {}, report
+    ).read()
     if group is None or report.failed:
         return {"error": [str(found) for found in report.diagnostics()]}
     channel = ChannelRunner("a.channels.m", "m", MemoryChannel(MemoryConfig(), "m"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.filters import config_filters
 from agent.config.properties import last_wins, parse
 from agent.config.substitution import Resolver
 
 
 def op_resolve(input: dict[str, Any]) -> Any:
-    report, environment = Report("normal"), input.get("env", {})
+    report, environment = DiagnosticCollector("normal"), input.get("env", {})
     lines = [prop for n, text in enumerate(input["files"]) for prop in parse(text, f"file{n}", report)]
     properties = last_wins(lines, report)
     agents = {name.partition(".")[0] for name in properties if name.endswith((".sources", ".channels", ".sinks"))}

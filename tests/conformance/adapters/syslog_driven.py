@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from plugins import Event
-from sources.syslog.framing import BETWEEN, Framer
+from sources.syslog.framing import BETWEEN, SyslogFramer
 
 
 def pieces_of(input: dict[str, Any]) -> list[bytes]:
@@ -35,7 +35,7 @@ def source_of(cls: type[Any], input: dict[str, Any], **others: str) -> Any:
 
 def received(source: Any, pieces: list[bytes], *, event_size: int) -> tuple[list[Event], bool]:
     """The events of one connection, still open, and whether anything came after the last of them."""
-    framer, held, tail, sender = Framer(event_size), b"", False, None
+    framer, held, tail, sender = SyslogFramer(event_size), b"", False, None
     for piece in pieces:
         arrived = held + piece
         source._intake.room[: len(arrived)] = arrived

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.config.diagnostics import Report
+from agent.config.diagnostics import DiagnosticCollector
 from agent.config.filters import config_filters
 from agent.config.parts import sort
 from agent.config.properties import Property, last_wins, parse, words
@@ -229,7 +229,7 @@ def _other_contexts(text: str, agents: Mapping[str, Any]) -> Iterator[str]:
     Of a source only the channels there are count. A sink or channel of a class that Flume knows is kept as an object,
     which has no properties to compare.
     """
-    report = Report("normal")
+    report = DiagnosticCollector("normal")
     properties = last_wins(parse(text, "case", report), report)
     for name, agent in agents.items():
         own = {key.removeprefix(f"{name}."): prop for key, prop in properties.items() if key.startswith(f"{name}.")}
@@ -264,7 +264,9 @@ SHOWN = ("one", "two", "three")
 
 def _in_some_order(case: Case) -> bool:
     """Whether each value of Flume's is ours where a property is there only once those before it are resolved."""
-    properties = last_wins(parse(case.settings["before"] + case.item, "case", report := Report("normal")), report)
+    properties = last_wins(
+        parse(case.settings["before"] + case.item, "case", report := DiagnosticCollector("normal")), report
+    )
     sources = {name: prop for name, prop in properties.items() if name.startswith("a1.sources")}
     others = [name for name in properties if name not in sources and name != "a1.channels.c.type"][-5:]
     left, orders = {*SHOWN}, [sources]
@@ -281,7 +283,7 @@ def _in_some_order(case: Case) -> bool:
 
 
 def _resolver(properties: Mapping[str, Property]) -> Resolver:
-    report, environment = Report("normal"), dict(os.environ)
+    report, environment = DiagnosticCollector("normal"), dict(os.environ)
     own = {name.removeprefix("a1."): prop for name, prop in properties.items() if name.startswith("a1.")}
     filters = config_filters("a1", own, environment, report)
     return Resolver(properties, report, directory=Path.cwd(), system={}, environment=environment, filters=filters)
@@ -336,7 +338,7 @@ class Resolve(Operation):
         return [self._one(settings["before"] + item) for item in items]
 
     def _one(self, text: str) -> Any:
-        report = Report("normal")
+        report = DiagnosticCollector("normal")
         properties = last_wins(parse(text, "case", report), report)
         return {"error": "IllegalArgumentException"} if report.failed else _resolved(properties)
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agent.config.diagnostics import Report
-from agent.config.parts import Part
+from agent.config.diagnostics import DiagnosticCollector
+from agent.config.parts import ComponentProperties
 from agent.config.properties import BLANKS, Property
 from agent.config.selectors import SelectorReader
 from agent.runner.local.selectors import Selector
@@ -292,8 +292,8 @@ class Select(Operation):
         return {name: value} if sometimes(draw, 0.9) else {}
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        place, report = Place("case", 1), Report("normal")
-        part = Part("source", "s", "a.sources.s", place, {})
+        place, report = Place("case", 1), DiagnosticCollector("normal")
+        part = ComponentProperties("source", "s", "a.sources.s", place, {})
         lines = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in settings["config"].items()}
         spec = SelectorReader(part, lines, tuple(settings["channels"]), report).read()
         if report.failed:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
-from sources.syslog.framing import BETWEEN, Framer
+from sources.syslog.framing import BETWEEN, SyslogFramer
 from tests.conformance.adapters.syslog_driven import events_of, source_of
 from tests.interop.differential.drawing import line, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
@@ -112,7 +112,7 @@ def by_line(settings: Settings, data: bytes) -> list[bytes]:
     """The frames that we make of it."""
     if settings.get("udp"):
         return [data] if data else []
-    ends, marks = Framer(settings["eventSize"]).cut(memoryview(data))
+    ends, marks = SyslogFramer(settings["eventSize"]).cut(memoryview(data))
     starts = [0, *ends.tolist()]
     return [data[a:b] for a, b, mark in zip(starts, starts[1:], marks, strict=False) if mark != BETWEEN]
 
@@ -296,7 +296,7 @@ class Syslog(Operation):
             if settings.get("udp"):
                 ends, marks = np.array([len(data)] if data else [], np.int64), np.zeros(int(bool(data)), np.uint8)
             else:
-                ends, marks = Framer(settings["eventSize"]).cut(intake.room[: len(data)])
+                ends, marks = SyslogFramer(settings["eventSize"]).cut(intake.room[: len(data)])
             intake.add(ends, marks)
             counts.append(int((marks != BETWEEN).sum()))
         events = iter(events_of(source))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plugins import Metrics, Retry
-from sinks.bulk import Refused
+from sinks.bulk import RequestRefused
 from sinks.hbase import thrift
 from sinks.hbase.thrift import Cells, HBase
 from tests.simulator import stores
@@ -86,7 +86,7 @@ def test_of_one_row_twice_in_a_call_the_last_counts(hbase: HBase, table: str) ->
 def test_a_cell_that_is_too_large_keeps_all_from_being_written(hbase: HBase, table: str) -> None:
     hbase.create(table, "f")
     large = b"x" * (11 << 20)
-    with pytest.raises(Refused, match="KeyValue size too large"):
+    with pytest.raises(RequestRefused, match="KeyValue size too large"):
         put(hbase, table, 5, (b"a", {b"f:x": b"1"}), (b"b", {b"f:x": large}), (b"c", {b"f:x": b"1"}))
     assert rows(hbase, table) == {}
 

@@ -11,10 +11,11 @@ import pysolr
 import pytest
 
 from agent.audit.reconciliation import solr_documents
-from sinks.bulk import Refused
+from sinks.bulk import RequestRefused
 from sinks.solr import sink as sink_module
 from sinks.solr.config import SolrConfig
 from sinks.solr.sink import SolrSink
+from tests.fixtures.cores import create_core
 from tests.simulator import http
 from tests.simulator.running import replaced
 from tests.simulator.stores import Solr
@@ -41,7 +42,7 @@ class Core:
         """Send these in one request; what Solr says of one that it refuses."""
         try:
             self.sink._add(list(documents))
-        except Refused as e:
+        except RequestRefused as e:
             return str(e)
         return ""
 
@@ -54,7 +55,7 @@ def core(world: World | None, request: pytest.FixtureRequest) -> Iterator[Core]:
         with replaced(sink_module, pysolr, imported={"requests": http.requests}):
             yield Core("http://solr:8983/solr/c", sink_of("http://solr:8983/solr/c"), solr)
         return
-    url = request.getfixturevalue("solr_cluster").create_core(unique("c"))
+    url = create_core(request.getfixturevalue("solr_cluster"), unique("c"))
     core = Core(url, sink_of(url), None)
     yield core
     core.sink.close()

@@ -133,7 +133,7 @@ class NamesModel:
         self.process.spawn(self._open, "main")
 
     def _open(self) -> None:
-        from sources.taildir.opener import Event
+        from sources.taildir.opener import InotifyEvent
 
         me = self.process
         while not self.closed:
@@ -146,7 +146,7 @@ class NamesModel:
                 if watch == SYNC:
                     self.opener.sync(cookie)
                 else:
-                    self.opener.handle(Event(watch, mask, cookie, name))
+                    self.opener.handle(InotifyEvent(watch, mask, cookie, name))
             if self.world.random.random() < 0.5:
                 self.world.sleep(0.001)
             if self.closed or self.process is not me:

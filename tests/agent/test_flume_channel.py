@@ -1,4 +1,4 @@
-"""What Flume's file channel has left: all of it is delivered, once, and what cannot be read is named."""
+"""What Flume's file channel has left: all of it is imported, once, and what cannot be read is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from channels.file import FileChannel, flume
+from agent.flumechannel import files as flume
+from agent.flumechannel.importing import Imported, foreseen, import_events
+from channels.file import FileChannel, loading
 from channels.file.log import drop_from
 from plugins import Caution, FlafkaError, Retry
 from tests.channels.file_running import channel, consumer, events, opened, segments
@@ -38,6 +40,11 @@ def plain(body: bytes) -> bytes:
     return body.rstrip(b"_")
 
 
+def imported(directory: Path, **more: str) -> Imported:
+    """The import into a channel that nobody uses."""
+    return import_events(channel(directory, **more))
+
+
 def delivered(of: FileChannel) -> list[bytes]:
     """All that it holds, and its sink has it."""
     owner = consumer(of)
@@ -60,15 +67,17 @@ def test_what_was_put_and_not_taken_is_read(memory: Path, name: str) -> None:
 
 def test_what_is_there_is_told_before_anything_is_done(memory: Path) -> None:
     of = channel(memory)
-    assert [*of.left_by_flume()] == []
+    assert [*foreseen(of, "import")] == []
     left(memory, "records")
     names = sorted(path for path in memory.rglob("*"))
-    (said,) = of.left_by_flume()
+    (said,) = foreseen(of, "import")
     assert isinstance(said, Caution)
-    assert said.startswith("dataDirs holds 3 events that Flume has not delivered: the first start takes them over")
+    assert said.startswith(
+        "dataDirs holds 3 events that Flume has not delivered: run `import` before the agent starts"
+    )
     log = next((memory / "a").glob("log-?"))
     with log.open("r+b"):  # as a Flume has it
-        (said,) = of.left_by_flume()
+        (said,) = foreseen(of, "import")
         assert isinstance(said, Caution)
         assert said.startswith("dataDirs belongs to a Flume that runs: stop it")
     assert sorted(path for path in memory.rglob("*")) == names
@@ -113,21 +122,12 @@ def test_an_event_that_is_damaged_is_named_and_the_others_are_read(memory: Path)
     log = memory / "a/log-1"
     begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
     write(log, place_of(log, b"2" + b"_" * 50) + 3, b"X")
+    done = imported(memory)
+    assert (done.events, done.lost) == (2, 1)
+    assert done.damages == [f"{memory}/a/log-1 is damaged at byte {begin}: the event there is lost"]
     files = opened(memory)
     assert delivered(files) == [b"4", b"5"]
-    assert files.metrics.get("EventLostCount") == 1
-    assert files.metrics.degraded is not None
-    found = read_again(memory)
-    assert [*found.events()]
-    assert found.damages == [f"{memory}/a/log-1 is damaged at byte {begin}: the event there is lost"]
     files.close()
-
-
-def read_again(directory: Path) -> flume.FlumeChannel:
-    """What was moved away."""
-    for moved in directory.glob("?/flume-*/*"):
-        shutil.copy(moved, moved.parents[1])
-    return read(directory)
 
 
 def test_records_behind_a_damaged_one_are_found(memory: Path) -> None:
@@ -182,33 +182,33 @@ def test_a_file_that_is_missing_is_named(memory: Path, monkeypatch: pytest.Monke
         ("log-1", b"\0\0\0\2\0\0\0\1", "is of a Flume before 1.3: start Flume 1.11 with it once"),
     ],
 )
-def test_what_cannot_be_read_keeps_the_channel_from_opening(
-    memory: Path, file: str, data: bytes, message: str
-) -> None:
+def test_what_cannot_be_read_is_not_imported(memory: Path, file: str, data: bytes, message: str) -> None:
     left(memory, "records")
     (memory / "a" / file).write_bytes(data)
     files = channel(memory)
     with pytest.raises(FlafkaError, match=message):
-        files.open()
-    files.close()
+        import_events(files)
     assert (memory / "a" / "log-1").exists()
-    assert any(message in str(problem) for problem in files.probe())
-    (said,) = files.left_by_flume()
+    (said,) = foreseen(files, "import")
     assert message in said
     assert not isinstance(said, Caution)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_flume_left_is_delivered_before_anything_else(
-    memory: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_flume_left_is_delivered_before_anything_else(memory: Path, name: str) -> None:
     files = opened(memory)
     files.put(events(7))
     files.close()
     bodies = left(memory, name)
-    assert any("holds" in problem and "of Flume's file channel" in problem for problem in channel(memory).probe())
-    files = opened(memory, backupCheckpointDir=str(memory / "backup"))
-    assert f"took over {len(bodies)} events" in caplog.text
+    refused = f"{memory}/a holds events of Flume's file channel: `agent migrate --import-channel files FILE`"
+    assert any(problem.startswith(refused) for problem in channel(memory).probe())
+    files = channel(memory)
+    with pytest.raises(FlafkaError, match=re.escape(refused)):
+        files.open()
+    files.close()
+    assert imported(memory, backupCheckpointDir=str(memory / "backup")).events == len(bodies)
+    assert imported(memory) == Imported()
+    files = opened(memory)
     files.put(events(8))
     assert files.metrics.get("ChannelSize") == len(bodies) + 2
     owner = consumer(files)
@@ -216,9 +216,7 @@ def test_what_flume_left_is_delivered_before_anything_else(
     ids = [id for taken in owner.got for id in taken.batch.ids()]
     files.close()
 
-    caplog.clear()
     files = opened(memory)
-    assert "took over" not in caplog.text
     owner = consumer(files)
     owner.take_all()
     assert [id for taken in owner.got for id in taken.batch.ids()] == ids
@@ -231,11 +229,11 @@ def test_what_flume_left_is_delivered_before_anything_else(
     assert [*channel(memory).probe()] == []
 
 
-def test_a_second_flume_channel_is_taken_over_too(memory: Path) -> None:
+def test_a_second_flume_channel_is_imported_too(memory: Path) -> None:
     bodies = left(memory, "records")
-    files = opened(memory)
-    files.close()
+    imported(memory)
     again = left(memory, "records")
+    imported(memory)
     files = opened(memory)
     assert delivered(files) == bodies + again
     assert len([*memory.glob("a/flume-*")]) == 2
@@ -244,10 +242,9 @@ def test_a_second_flume_channel_is_taken_over_too(memory: Path) -> None:
 
 def test_without_room_flumes_files_stay(memory: Path) -> None:
     bodies = left(memory, "records")
-    files = channel(memory, minimumRequiredSpace=str(1 << 60))
-    with pytest.raises(Retry, match="less room than minimumRequiredSpace: what Flume left is taken over later"):
-        files.open()
-    files.close()
+    with pytest.raises(Retry, match="less room than minimumRequiredSpace"):
+        imported(memory, minimumRequiredSpace=str(1 << 60))
+    imported(memory)
     files = opened(memory)
     assert delivered(files) == bodies
     files.close()
@@ -307,7 +304,7 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str,
                 died = dying(patch, calls)
                 files = channel(place, backupCheckpointDir=str(place / "backup"))
                 try:
-                    files.open()
+                    import_events(files)
                 except Killed:
                     kills += 1
                 finally:
@@ -315,7 +312,13 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str,
                         files.close()
             if not died():
                 break
-        files = opened(place, backupCheckpointDir=str(place / "backup"))
+            if loading.refusal([place / "a", place / "b"], "c"):
+                files = channel(place)
+                with pytest.raises(FlafkaError, match="--import-channel"):
+                    files.open()
+                files.close()
+        imported(place, backupCheckpointDir=str(place / "backup"))
+        files = opened(place)
         assert delivered(files) == bodies
         assert len({segment.name for segment in segments(place)}) == len(segments(place))
         files.put(events(8))

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from channels.file.messages import POINTER, Damaged, committed, delimited, event, fields, pointed, varint
+from agent.flumechannel.messages import POINTER, Damaged, committed, delimited, event, fields, pointed, varint
 from plugins import Event, FlafkaError, Retry
 
 _LOG = re.compile(r"log-(\d+)")
