@@ -16,7 +16,7 @@ from typing import ClassVar
 from channels.file import loading, looking, positions
 from channels.file.config import FileChannelConfig
 from channels.file.differences import FILE, FILES
-from channels.file.loading import Load
+from channels.file.loading import BulkLoad
 from channels.file.lock import Lock
 from channels.file.log import Log, Segment, files
 from channels.file.positions import Checkpoint
@@ -119,12 +119,12 @@ class FileChannel(Channel[FileChannelConfig]):
         if batches is None and not loading.begun(self._directories):
             return False
         try:
-            self._open_log(Load(self._directories, batches or (lambda: iter(())), finished))
+            self._open_log(BulkLoad(self._directories, batches or (lambda: iter(())), finished))
         finally:
             self.close()
         return True
 
-    def _open_log(self, load: Load | None) -> None:
+    def _open_log(self, load: BulkLoad | None) -> None:
         config = self.config
         self._losses.clear()
         self.metrics.degraded = self._degraded

@@ -42,7 +42,7 @@ def refusal(directories: Sequence[Path], channel: str) -> str:
     )
 
 
-class Load:
+class BulkLoad:
     """One load of the log in these directories. Used by one thread, which holds the locks of the directories."""
 
     def __init__(

@@ -96,7 +96,7 @@ class FlumeKafkaConfig(KafkaConfig):
 class Kafka(KafkaBackedChannel[KafkaConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    put = reader = positions = starts = ends = vacant = holders = NotImplemented
+    put = reader = positions = starts = ends = vacant = members = NotImplemented
     confirm = record = restore = decode = redelivery = NotImplemented
     replication = 3
     holds_batches = True

@@ -31,7 +31,7 @@ class Topic(KafkaBackedChannel[Config]):
     replication = 3
     holds_batches = True
     refusal = ""
-    stream = positions = starts = ends = vacant = holders = confirm = record = restore = NotImplemented
+    stream = positions = starts = ends = vacant = members = confirm = record = restore = NotImplemented
     decode = redelivery = reader = NotImplemented
 
     def __init__(self) -> None:

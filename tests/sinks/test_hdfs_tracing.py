@@ -71,7 +71,9 @@ def test_a_file_below_a_former_path_is_not_missing(two_commits: FakeWebHdfs, tmp
     path = {"hdfs.path": "/logs/new/%{host}"}
     sink, claim = open_sink(tmp_path, **path), OWN
     if committed:
-        claim = sink.resume(OWN, 10).claim
+        moved = sink.move_commit_log(OWN, 10)
+        assert moved is not None
+        claim = sink.resume(moved.claim, moved.position).claim
         sink.write(records(10, 12, host="h{}"))
         sink.commit(sink.stage(claim, 10, 12))
     sink.close()
