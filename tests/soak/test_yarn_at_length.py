@@ -18,6 +18,9 @@ from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnClu
 from tests.system.onyarn import kill, live, running, small, submit
 from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import put
+from tests.system.test_proofs_yarn import ENDING, SURVIVED, Start, deliver_while_killed, start
+
+__all__ = ["start"]
 
 PATIENCE = 600.0
 Command = tuple[str, ...]
@@ -104,6 +107,15 @@ def queues(hdfs_cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 def command(lean_python: Path) -> Command:
     return str(lean_python), "-m", "agent", "start"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_each_part_is_killed_under_deliveries_and_a_processor_with_state(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, yarn_cluster: YarnCluster, start: Start
+) -> None:
+    parts = (*SURVIVED, *ENDING)
+    deliver_while_killed(parts, tmp_path, kafka_cluster, hdfs_cluster, yarn_cluster, start)
 
 
 @pytest.mark.soak
