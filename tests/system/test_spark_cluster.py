@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import urllib.parse
@@ -16,7 +17,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.spark import MASTER, WORKERS, SparkCluster, ask_master
-from tests.system.running import agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
+from tests.system.running import ROOT, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
 from tests.system.test_proofs_formats import put
 
 PLUGIN = '''
@@ -59,7 +60,7 @@ def install(directory: Path) -> dict[str, str]:
     (package / "words.py").write_text('SAID = "by"\n')
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: workplaces\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[flafka]\nworkplaces = workplaces\n")
-    return {"PYTHONPATH": str(directory)}
+    return {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
 
 
 def test_the_sandbox_s_cluster_and_its_bare_python(tmp_path: Path, spark_cluster: SparkCluster) -> None:
@@ -94,7 +95,11 @@ def kill_application(cluster: SparkCluster) -> None:
 
 @pytest.mark.timeout(1500)  # packing, and unpacking three times, is a matter of the disk
 def test_worker_and_master_killed_under_a_plugin_and_a_processor(
-    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, spark_cluster: SparkCluster
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    spark_cluster: SparkCluster,
+    lean_python: Path,
 ) -> None:
     topic, processors = unique("cluster"), tmp_path / "processors"
     root, servers = f"/cluster/{topic}", kafka_cluster.bootstrap_servers
@@ -149,7 +154,8 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
 
     more()
     environment = install(tmp_path / "installed")
-    with RunningAgent(tmp_path, configuration, environment=environment) as agent:
+    command = (str(lean_python), "-m", "agent", "start")
+    with RunningAgent(tmp_path, configuration, environment=environment, command=command) as agent:
         checked = agent_command("check", "-c", str(agent.file), "--connect", environment=environment)
         assert f" on {spark_cluster.address}; its workers need a {spark_cluster.python.name}," in checked.stdout
         assert "(hdfs, on Spark)" in checked.stdout
