@@ -129,6 +129,7 @@ def _claims(agent: RunningAgent) -> list[str]:
 
 
 @pytest.mark.xdist_group("stores")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
     request: pytest.FixtureRequest, tmp_path: Path, kafka_cluster: KafkaCluster, kind: str
@@ -171,6 +172,7 @@ def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
     assert delivered() == has() + once_more
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("meanwhile", ["its group is reset", "another one takes over below another path"])
 def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, meanwhile: str

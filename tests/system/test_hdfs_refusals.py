@@ -159,6 +159,7 @@ def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: 
     assert not [path for path in hdfs.tree.files if path.startswith("/out/a/")], "the try has left something"
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("what", ["the directory", "its parent", "a file"])
 def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: str) -> None:
     """By systemd-tmpfiles or an operator, while the agent runs."""

@@ -130,6 +130,7 @@ def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
     assert tried.stderr == ""
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("function", "where", "code", "told"),
