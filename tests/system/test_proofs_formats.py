@@ -1,4 +1,7 @@
-"""A topic that holds all three formats, delivered into HDFS by both runners: every event once, unchanged."""
+"""A topic that holds all three formats, delivered into HDFS by both runners: every event once, unchanged.
+
+On Spark alone in the soak: test_proofs_spark.py has all three formats, and test_audit.py a drain on Spark.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None
     channel.close()
 
 
-@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.soak)])
 def test_both_runners_deliver_all_formats(
     runner: str, tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:

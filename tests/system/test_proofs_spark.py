@@ -76,7 +76,7 @@ class Feed(threading.Thread):
         for number in itertools.count():
             good = [b"good %d" % (number * 50 + n) for n in range(50)]
             bad = [b"bad %d \xff" % number]
-            put(self.kafka, self.topic, ("arrow", "raw")[number % 2], [*good, *bad])
+            put(self.kafka, self.topic, ("arrow", "raw", "flume")[number % 3], [*good, *bad])
             self.good.update(good)
             self.bad.update(bad)
             if self.enough.wait(0.1):
