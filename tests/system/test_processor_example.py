@@ -119,6 +119,7 @@ def test_an_empty_channel_is_said_before_spark_starts(
     assert not list((tmp_path / "state").rglob("*.process.log"))
 
 
+@pytest.mark.drawn(1, of="samples")
 @pytest.mark.usefixtures("servers")
 def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
     file, samples = example(tmp_path), tmp_path / "samples.json"
@@ -130,7 +131,7 @@ def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
     assert tried.stderr == ""
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="samples")
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("function", "where", "code", "told"),
