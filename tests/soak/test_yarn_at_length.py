@@ -187,7 +187,7 @@ def test_a_queue_refuses_and_another_one_preempts(
 ) -> None:
     events = Events("queues", kafka_cluster, hdfs_cluster)
 
-    def start(queue: str) -> RunningAgent:
+    def started(queue: str) -> RunningAgent:
         configuration = events.configuration(f"a1.spark.conf.spark.yarn.queue = {queue}")
         # Whoever the ResourceManager runs as may use each queue.
         environment = {"HADOOP_CONF_DIR": str(queues.conf), "PYTHONPATH": str(ROOT), "HADOOP_USER_NAME": "ann"}
@@ -196,9 +196,11 @@ def test_a_queue_refuses_and_another_one_preempts(
     def told(agent: RunningAgent, *words: str) -> None:
         agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
 
-    with start("closed") as agent:
+    with started("no") as agent:
+        told(agent, "unknown queue")
+    with started("closed") as agent:
         told(agent, "AccessControlException: User ann does not have permission to submit", " to queue closed")
-    with start("guest") as agent:
+    with started("guest") as agent:
         events.delivered_by(agent)
         (first,) = live(queues)
         events.more()

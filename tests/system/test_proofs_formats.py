@@ -18,13 +18,24 @@ from plugins import Batch, Event
 from tests.system.running import KAFKA, hdfs_sink, in_hdfs, kafka_channel, reconciliation, unique
 
 
-def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
+def opened(kafka: KafkaCluster, topic: str, form: str) -> Any:
+    """An open channel that writes this format."""
     properties = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic, "format": form}
     config, problems = KAFKA.config_class.parse({**properties, "partitions": "2"})
     assert config is not None, problems
-    channel: Any = KAFKA(config, "c1")
+    channel = KAFKA(config, "c1")
     channel.open()
-    channel.put(Batch.of([Event(body, {"host": "web", "key": f"{form}"}) for body in bodies]))
+    return channel
+
+
+def batch(form: str, bodies: list[bytes]) -> Batch:
+    """Events with a header that says in which format they are written."""
+    return Batch.of([Event(body, {"host": "web", "key": form}) for body in bodies])
+
+
+def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
+    channel = opened(kafka, topic, form)
+    channel.put(batch(form, bodies))
     channel.close()
 
 
