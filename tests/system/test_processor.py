@@ -35,7 +35,7 @@ def processor_sink(name: str, group: str, function: str, *options: str) -> str:
     return "".join(f"a1.sinks.{name}.{line}\n" for line in lines)
 
 
-@pytest.mark.timeout(1200)  # three starts of Spark, on a machine that may be ten times slower than an idle one
+@pytest.mark.timeout(1200)  # two starts of Spark, on a machine that may be ten times slower than an idle one
 def test_a_processor_between_two_channels(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
@@ -109,10 +109,6 @@ a1.sinks.p.interceptors.i1.patterns = email
     letters = dead_letters(kafka_cluster, topic)  # once for each output, which read on their own
     assert ("a1.sinks.p", b"from the future") in {(x.headers["flafka.component"], x.body) for x in letters}
     assert {letter.body for letter in letters} == {b"from the future"}
-
-    shown = agent_command("process", "-c", str(tmp_path / "agent.conf"), "--rows", "1000", "p")
-    assert shown.returncode == 0, shown.stderr
-    assert all(body.decode().upper() in shown.stdout for body in written)
 
     (tmp_path / "broken.conf").write_text(configuration.replace("logins:raises", "broken:f"))
     refused = agent_command("start", "-c", str(tmp_path / "broken.conf"))
