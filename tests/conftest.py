@@ -213,11 +213,12 @@ def threads_end() -> Iterator[None]:
     """A thread that outlives its test takes time from all that follow, and is one that nothing waits for."""
     before = {*threading.enumerate()}
     yield
-    deadline = time.monotonic() + 60
+    deadline, pause = time.monotonic() + 60, 0.01
     while left := [thread for thread in threading.enumerate() if thread not in before and not _of_a_library(thread)]:
         assert time.monotonic() < deadline, f"still running: {left}"
         gc.collect()  # ends the threads of pools that nobody has any more
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)  # each look for garbage takes a processor for a tenth of a second
 
 
 def _of_a_library(thread: threading.Thread) -> bool:
