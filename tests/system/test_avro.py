@@ -55,6 +55,7 @@ class Sender(threading.Thread):
         self.sink.close()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["avro", "thrift"])
 def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster, kind: str) -> None:
     topic, port = unique(kind), free_port()
