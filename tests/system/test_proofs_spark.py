@@ -104,7 +104,9 @@ def test_runners_are_switched_in_the_middle_of_a_batch(
     hdfs_cluster: HdfsCluster,
     hbase_cluster: HBaseCluster,
     solr_cluster: SolrCluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("agent.services.running.LONGEST_PAUSE", 0.05)  # files are on their way for a moment
     topic, out = unique("switched"), create(kafka_cluster, unique("switched-out"))
     root, url = f"/switched/{topic}", solr_cluster.create_core(topic)
     with table_of(hbase_cluster, topic) as table:
