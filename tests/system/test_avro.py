@@ -16,7 +16,7 @@ from sinks.thrift import ThriftSink, ThriftSinkConfig
 from tests.system.running import in_topic, kafka_channel, unique
 
 CLIENTS = 4
-KILLS = 3
+KILLS = 2
 
 
 class Sender(threading.Thread):

@@ -194,7 +194,7 @@ def start_child(place: Place, end: int, point: str = "", deadly: str = "SIGKILL"
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("point", POINTS)
 def test_an_owner_killed_within_a_commit(place: Place, point: str) -> None:
-    rounds = 5
+    rounds = 3
     for number in range(1, rounds + 1):
         process = start_child(place, 100, point)
         assert process.wait(60) == -signal.SIGKILL
