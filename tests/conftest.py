@@ -125,7 +125,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
+    soak = config.getoption("--soak")
+    left = set() if soak else _not_drawn(config, items)
+    chosen = [item for item in items if item not in left and soak in _runs(item)]
     if config.getoption("--quick"):
         chosen = [item for item in chosen if not _needs_servers(item) and "lengthy" not in _fixtures(item)]
     kept = {*chosen}
@@ -133,6 +135,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
     if hasattr(config, "workerinput") or config.getoption("--processes") > 1:
         items.sort(key=_turn)
+
+
+def _runs(item: pytest.Item) -> set[bool]:
+    """The kinds of run to which a test belongs, of which True is the soak."""
+    return {True, False} if item.get_closest_marker("drawn") else {bool(item.get_closest_marker("soak"))}
+
+
+def _not_drawn(config: pytest.Config, items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests that this run leaves out: of those marked alike in a module, all but so many drawn by the seed.
+
+    What is named in full (`module.py::test`) runs.
+    """
+    if any("::" in argument for argument in config.args):
+        return set()
+    alike: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if marker := item.get_closest_marker("drawn"):
+            name = marker.kwargs.get("of", item.name.partition("[")[0])
+            alike.setdefault(f"{item.nodeid.partition('::')[0]} {name}", []).append(item)
+    left: set[pytest.Item] = set()
+    for name, some in alike.items():
+        marker = some[0].get_closest_marker("drawn")
+        assert marker is not None
+        drawn = random.Random(f"{config.stash[SEED]} {name}").sample(some, min(marker.args[0], len(some)))
+        left |= {*some} - {*drawn}
+    return left
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups right when all are collected
@@ -185,11 +213,12 @@ def threads_end() -> Iterator[None]:
     """A thread that outlives its test takes time from all that follow, and is one that nothing waits for."""
     before = {*threading.enumerate()}
     yield
-    deadline = time.monotonic() + 60
+    deadline, pause = time.monotonic() + 60, 0.01
     while left := [thread for thread in threading.enumerate() if thread not in before and not _of_a_library(thread)]:
         assert time.monotonic() < deadline, f"still running: {left}"
         gc.collect()  # ends the threads of pools that nobody has any more
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)  # each look for garbage takes a processor for a tenth of a second
 
 
 def _of_a_library(thread: threading.Thread) -> bool:

@@ -8,6 +8,7 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.kafka_admin import confirm, naming_brokers
+from agent.cli.output import json_option, show
 from agent.topology import AgentSpec, SinkSpec
 from plugins import CommittingSink, FlafkaError, KafkaBackedChannel
 
@@ -19,7 +20,8 @@ PATH = "hdfs.path"
 @configuration_options
 @click.option("--to", metavar="PATH", help=f"Move to this {PATH}. If unset, to that of the configuration.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def move(group_name: str, chosen: Chosen, to: str | None, yes: bool) -> None:
+@json_option
+def move(group_name: str, chosen: Chosen, to: str | None, yes: bool, as_json: bool) -> None:
     """Move the commit log of the sinks in a group to another path. All agents of the group must be stopped.
 
     An agent moves it by itself when it starts with a changed hdfs.path while nobody reads in the group. This command
@@ -34,10 +36,11 @@ def move(group_name: str, chosen: Chosen, to: str | None, yes: bool) -> None:
         if not found:
             text = f"{spec.name} has no sink in group {group_name} whose commit log could be moved"
             raise click.ClickException(text)
-        for sink, channel in found:
-            _move(group_name, sink, channel, yes)
-        if to is not None:
-            click.echo(f"before you start agents of the group, write into their configurations: {PATH} = {to}")
+        rows = [row for sink, channel in found for row in _move(group_name, sink, channel, yes)]
+    show(("sink", "partition", "commit_log", "moved"), rows, as_json=as_json)
+    if to is not None:
+        text = f"before you start agents of the group, write into their configurations: {PATH} = {to}"
+        click.echo(text, err=True)
 
 
 def _moving(
@@ -57,13 +60,14 @@ def _moving(
     return (sink, channel) if made.record else None
 
 
-def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> None:
+def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> list[tuple[str, str, str, bool]]:
     from agent.runner.moving import CommitLogMove
 
     sink: CommittingSink = spec.make()
     channel.open()
     try:
-        places = sorted({claim.record for claim in channel.positions(spec.group) if claim.record} - {sink.record})
+        claims = [*channel.positions(spec.group)]
+        places = sorted({claim.record for claim in claims if claim.record} - {sink.record})
         where = f"from {', '.join(places)} to {sink.record}" if places else f"to {sink.record}"
         confirm(f"move the commit log of group {group} {where}?", yes)
         sink.open()
@@ -73,5 +77,5 @@ def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) ->
     finally:
         sink.close()
         channel.close()
-    what = ", ".join(moved) if moved else "nothing, as it is there already"
-    click.echo(f"{spec.path}: moved to {sink.record}: {what}")
+    partitions = sorted((claim.topic, claim.partition) for claim in claims)
+    return [(spec.path, f"{topic}-{n}", sink.record, f"{topic}-{n}" in moved) for topic, n in partitions]

@@ -127,6 +127,7 @@ ELSEWHERE = {
     "demo": "soak/test_release_at_length.py",
     "group describe": "system/test_cluster_cli.py",
     "group list": "system/test_cluster_cli.py",
+    "group move": "system/test_groups.py",
     "group reset": "system/test_cluster_cli.py",
     "process": "agent/test_new.py",
     "reload": "system/test_reload.py",

@@ -74,6 +74,7 @@ def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypat
 
 
 def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
+    monkeypatch.setattr(producing, "RETIRED_SECONDS", 0.2)
     made = []
     monkeypatch.setattr(producing, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
     producer = producing_to("127.0.0.1:1")

@@ -54,6 +54,7 @@ def offset(spool: Path) -> int:
         return 0
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("policy", ["rename", "tracker_dir"])
 def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path, policy: str) -> None:

@@ -78,6 +78,7 @@ def written_by(writer: Writer) -> set[bytes]:
     return {b"%s %08d" % (writer.path.name.encode(), number) for number in range(writer.written)}
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_under_load(rule: str, tmp_path: Path) -> None:
     logrotate, environment = program("logrotate", "logrotate", "libpopt0")

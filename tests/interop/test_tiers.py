@@ -1,14 +1,19 @@
-"""Three tiers, one of them a real Flume 1.11: see `tests/interop/tiers.py`; the other ways are in tests/soak."""
+"""Three tiers, one of them a real Flume 1.11: see `tests/interop/tiers.py`; the other ways are in tests/soak.
+
+Every run kills one of the tiers, by its seed; the soak kills each.
+"""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 from agent.services.hdfs import HdfsCluster
-from tests.interop.tiers import Tiers, campaign
+from tests.interop.tiers import TIERS, Tiers, campaign
 
 
 def test_relays_of_flumes_between_our_tail_agent_and_our_collector(
-    tmp_path: Path, hdfs_cluster: HdfsCluster, figures: list[str]
+    tmp_path: Path, hdfs_cluster: HdfsCluster, seed: int, figures: list[str]
 ) -> None:
-    figures.append(campaign(Tiers(tmp_path, hdfs_cluster, None, ["relays"], rate=100)))
+    killed = random.Random(seed).sample(TIERS, 1)
+    figures.append(campaign(Tiers(tmp_path, hdfs_cluster, None, ["relays"], rate=100), killed))

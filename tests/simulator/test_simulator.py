@@ -57,6 +57,7 @@ def test_nothing_is_lost_in_silence_on_the_way_in(what, simulated):
     assert f"{SEEDS} passed, 0 failed" in said
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("what", [("--sink", "hdfs"), ("--source", "taildir"), ("--source", "overflow")])
 @pytest.mark.usefixtures("lengthy")
 def test_a_seed_tells_the_same_story_each_time(what):

@@ -18,6 +18,9 @@ from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnClu
 from tests.system.onyarn import kill, live, running, small, submit
 from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import put
+from tests.system.test_proofs_yarn import ENDING, SURVIVED, Start, deliver_while_killed, start
+
+__all__ = ["start"]
 
 PATIENCE = 600.0
 Command = tuple[str, ...]
@@ -108,6 +111,15 @@ def command(lean_python: Path) -> Command:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
+def test_each_part_is_killed_under_deliveries_and_a_processor_with_state(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, yarn_cluster: YarnCluster, start: Start
+) -> None:
+    parts = (*SURVIVED, *ENDING)
+    deliver_while_killed(parts, tmp_path, kafka_cluster, hdfs_cluster, yarn_cluster, start)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_away_at_the_end(
     tmp_path: Path,
     kafka_cluster: KafkaCluster,
@@ -175,7 +187,7 @@ def test_a_queue_refuses_and_another_one_preempts(
 ) -> None:
     events = Events("queues", kafka_cluster, hdfs_cluster)
 
-    def start(queue: str) -> RunningAgent:
+    def started(queue: str) -> RunningAgent:
         configuration = events.configuration(f"a1.spark.conf.spark.yarn.queue = {queue}")
         # Whoever the ResourceManager runs as may use each queue.
         environment = {"HADOOP_CONF_DIR": str(queues.conf), "PYTHONPATH": str(ROOT), "HADOOP_USER_NAME": "ann"}
@@ -184,9 +196,11 @@ def test_a_queue_refuses_and_another_one_preempts(
     def told(agent: RunningAgent, *words: str) -> None:
         agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
 
-    with start("closed") as agent:
+    with started("no") as agent:
+        told(agent, "unknown queue")
+    with started("closed") as agent:
         told(agent, "AccessControlException: User ann does not have permission to submit", " to queue closed")
-    with start("guest") as agent:
+    with started("guest") as agent:
         events.delivered_by(agent)
         (first,) = live(queues)
         events.more()

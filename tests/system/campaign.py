@@ -25,6 +25,8 @@ from tests.system.writing import Writer
 
 PATIENCE = 240.0
 """Seconds, for what takes a few on an idle machine."""
+MOMENT = 0.02
+"""Seconds between two looks at files that are on HDFS for a moment before they are committed."""
 MARK = "FLAFKA_CAMPAIGN"
 """The environment variable by which every process that an agent left behind is found."""
 
@@ -318,7 +320,7 @@ class Campaign:
     def _await_batch(self) -> None:
         """Until the agent, or its Spark, has uploaded files and not yet committed them."""
         before = self._staged()
-        self._await(lambda: bool(self._staged() - before), "files on their way to HDFS")
+        self._await(lambda: bool(self._staged() - before), "files on their way to HDFS", MOMENT)
         time.sleep(self.chance.uniform(0, 0.05))
 
     def _staged(self) -> set[str]:
@@ -326,7 +328,7 @@ class Campaign:
             return {str(Path(path).parent) for path in self.reader.walk(f"{self.root}/.flafka/tmp")}
         return set()
 
-    def _await(self, condition: Callable[[], bool], what: str) -> None:
+    def _await(self, condition: Callable[[], bool], what: str, pause: float = 0.1) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             code = self.agent.process.poll() if self.agent else None
@@ -334,7 +336,7 @@ class Campaign:
                 raise self._failure(f"the agent ended by itself, with code {code}")
             if time.monotonic() > deadline:
                 raise self._failure(f"waited {PATIENCE:.0f} s in vain for {what}")
-            time.sleep(0.02)
+            time.sleep(pause)
 
     # --- ends
 

@@ -240,7 +240,8 @@ a1.sources.http.channels = c1
                     self._say(f"kill {fault}{' and the agent' if with_agent else ''}")
                     getattr(self, f"_kill_{fault}")(with_agent)
                     self.kills[fault] += 1
-                    self.kills["agent"] += with_agent
+                    if with_agent:
+                        self.kills["agent"] += 1
                 self._flow(self.plan.events // len(self.clients) - self.clients[0].wanted, to=1)
             self.agent.healthy()  # what was killed last may be away for a sink yet
             assert self.agent.stop() == 0

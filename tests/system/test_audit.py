@@ -12,7 +12,7 @@ from agent.services.running import RunningAgent
 from tests.system.running import agent_command, kafka_channel, send, unique
 from tests.system.test_kafka_ends import create
 
-LINES = 3000
+LINES, KILLS = 3000, 2
 
 
 def test_the_audit_balances_after_kills(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
@@ -50,7 +50,7 @@ a1.sinks.committing.kafka.topic = {topic}-copy
 
     with RunningAgent(tmp_path / "in", source) as agent:
         port, sent = agent.port("s1"), 0
-        for _ in range(3):
+        for _ in range(KILLS):
             stamps = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - n % 300)) for n in range(LINES))
             send(port, b"".join(f"<13>1 {stamp} web app - - - {n}\n".encode() for n, stamp in enumerate(stamps)))
             sent += LINES

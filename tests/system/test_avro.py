@@ -17,7 +17,7 @@ from tests.fixtures.ports import free_port
 from tests.system.running import in_topic, kafka_channel, unique
 
 CLIENTS = 4
-KILLS = 3
+KILLS = 2
 
 
 class Sender(threading.Thread):
@@ -56,6 +56,7 @@ class Sender(threading.Thread):
         self.sink.close()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["avro", "thrift"])
 def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster, kind: str) -> None:
     topic, port = unique(kind), free_port()

@@ -1,12 +1,11 @@
 """Smoke runs of the benchmarks: servers, peers and the checks of contents do their work; no figure is judged.
 
-Every run takes two of them, by the run's seed, as each starts several programs; `./dev soak` takes all.
+Every run takes one of them, by its seed, as each starts several programs; `./dev soak` takes all.
 """
 
 from __future__ import annotations
 
 import importlib
-import random
 import subprocess
 import sys
 import uuid
@@ -66,12 +65,7 @@ def smoke(name: str, servers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
         assert len(row.runs) == 1
 
 
-def test_some_benchmarks_work(seed: int, servers_of_all: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in random.Random(seed).sample(NAMES, 2):
-        smoke(name, servers_of_all, monkeypatch)
-
-
-@pytest.mark.soak
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", NAMES)
-def test_each_benchmark_works(name: str, servers_of_all: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_works(name: str, servers_of_all: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     smoke(name, servers_of_all, monkeypatch)

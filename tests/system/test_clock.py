@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import random
 import shutil
 import struct
 import subprocess
@@ -56,7 +57,7 @@ def clock(tmp_path: Path) -> Clock:
 
 
 def test_the_clock_of_an_agents_host_jumps(
-    tmp_path: Path, clock: Clock, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+    tmp_path: Path, clock: Clock, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, seed: int
 ) -> None:
     topic = unique("clock")
     root = f"/clock/{topic}"
@@ -78,10 +79,11 @@ a1.sinks = k1
         agent.until(lambda: len(in_hdfs(hdfs_cluster, root)) >= len(expected), "all events on HDFS")
         agent.healthy()
 
-    for begin in (0, -DAY):  # the second agent starts in the past, behind what the first one said
+    drawn = random.Random(seed).sample(JUMPS, 2)
+    for begin, jumps in (0, JUMPS), (-DAY, drawn):  # the second agent starts in the past, behind the first one
         clock.jump(begin)
         with RunningAgent(tmp_path / "a", configuration, environment=clock.environment) as agent:
-            for ahead in JUMPS:
+            for ahead in jumps:
                 take(agent)  # on its way meanwhile
                 clock.jump(ahead)
                 take(agent)

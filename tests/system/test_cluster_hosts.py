@@ -33,7 +33,7 @@ def three_hosts(directory: Path) -> Iterator[str]:
         yield ",".join(f"{host}:{port}" for host in hosts)
     finally:
         for number in (1, 2, 3):
-            agent_command("cluster", "stop", "--dir", str(directory / f"host-{number}"))
+            KafkaCluster(directory / f"host-{number}").server(f"broker-{number}").signal(signal.SIGKILL)
 
 
 def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> None:

@@ -202,6 +202,7 @@ def test_an_index_that_takes_nothing_rejects_nothing(opensearch_cluster: OpenSea
     missing.close()
 
 
+@pytest.mark.drawn(1, of="kills")
 def test_a_server_killed_under_load_has_everything_once(opensearch_cluster: OpenSearchCluster) -> None:
     index = unique("k")
     sink = opened(opensearch_cluster, index)
@@ -240,6 +241,7 @@ def test_a_server_killed_under_load_has_everything_once(opensearch_cluster: Open
     sink.close()
 
 
+@pytest.mark.drawn(1, of="kills")
 def test_an_agent_killed_under_load_stores_each_event_once(
     tmp_path: Path, opensearch_cluster: OpenSearchCluster
 ) -> None:

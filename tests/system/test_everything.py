@@ -58,7 +58,7 @@ NOT_ASKED = {
     "template": "it prints a file",
     "env": "it prints the addresses of the project's own servers",
     "demo": "it has its own agent",
-    "process": "it previews a processor without the agent: test_processor.py",
+    "process": "it previews a processor without the agent: test_processor_example.py",
     "spark upload": "it copies Python to HDFS: test_proofs_yarn.py",
     "topic create": "it knows no agent: test_cluster_cli.py",
     "topic delete": "it knows no agent: test_cluster_cli.py",

@@ -1,4 +1,7 @@
-"""The examples of conf/examples as they are shipped, on real servers."""
+"""The examples of conf/examples as they are shipped, on real servers.
+
+Every run takes one of them, by its seed, as each starts Spark; `./dev soak` takes all.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -28,6 +32,8 @@ from tests.system.test_solr_sink import documents
 
 EXAMPLES = ROOT / "conf/examples"
 ALTERED = "as many, but altered"
+
+pytestmark = pytest.mark.drawn(1, of="examples")
 
 
 def listed(directory: Path) -> set[str]:

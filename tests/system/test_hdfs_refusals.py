@@ -115,6 +115,7 @@ def test_files_that_are_moved_after_delivery_are_not_delivered_again(tmp_path: P
     assert hdfs.lines() == ["0"]
 
 
+@pytest.mark.drawn(1, of="paths")
 def test_a_path_that_was_wrong_for_one_start_is_forgotten(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     right, wrong = f"file://{tmp_path}/right", f"file://{tmp_path}/file/wrong"
@@ -130,6 +131,7 @@ def test_a_path_that_was_wrong_for_one_start_is_forgotten(tmp_path: Path) -> Non
     assert found == sorted(["0", "1", "2"] * 3)
 
 
+@pytest.mark.drawn(1, of="paths")
 def test_a_path_in_which_renames_are_refused_is_not_moved_to(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
     """Directories and files can be made below the new path, which is mended then."""
     refuse_renames(hdfs, "/wrong")
@@ -159,6 +161,7 @@ def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: 
     assert not [path for path in hdfs.tree.files if path.startswith("/out/a/")], "the try has left something"
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("what", ["the directory", "its parent", "a file"])
 def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: str) -> None:
     """By systemd-tmpfiles or an operator, while the agent runs."""

@@ -218,6 +218,7 @@ def test_a_limit_that_is_lowered_while_the_sink_is_open(
     assert Counter(bodies(kafka_cluster, topic)) == Counter([large, *small, *small])
 
 
+KILLS = 2
 CHAIN = """
 a1.sources = s1
 a1.channels = c1
@@ -249,7 +250,7 @@ def test_nothing_is_lost_and_from_the_channel_on_nothing_comes_twice(
     topic = create(kafka_cluster, unique("chain"), **{"max.message.bytes": "16384"})
     text += kafka_channel(kafka_cluster.bootstrap_servers, topic)
     sent: list[bytes] = []
-    for kill in range(4):
+    for kill in range(KILLS):
         some = [b"%d-%d-" % (kill, number) + chance.randbytes(60).hex().encode() for number in range(3000)]
         with RunningAgent(tmp_path, text) as agent:
             agent.until(lambda: agent.get("/healthz")[0], "the agent to answer")

@@ -16,7 +16,7 @@ from agent.services.running import RunningAgent
 from tests.fixtures.ports import free_port
 from tests.system.running import hdfs_sink, in_hdfs, kafka_channel, send, unique
 
-OUTAGE_SECONDS = 20.0
+OUTAGE_SECONDS = 10.0
 MOST_LINES = 12
 """Of an outage and the stop that follows, however long it was."""
 LINE = re.compile(r"\S+ (DEBUG|INFO|WARNING|ERROR) (\S+): (.*)")

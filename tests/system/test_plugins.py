@@ -294,7 +294,8 @@ def test_what_a_component_gives_wrongly_is_named_and_other_components_work(
         running.until(lambda: running.failing() == expected, "all to be told of")
         running.until(lambda: running.count("SOURCE.s1", "EventAcceptedCount") == 1, "the other source to work")
         running.until(lambda: running.count("SINK.k1", "EventDrainSuccessCount") >= 3, "the sink to work")
-        running.stop()
+        running.process.terminate()
+        running.until(lambda: "a1.sources.deaf: " in running.log, "the source that does not stop to be told of")
         log = running.log
     for said in expected.values():
         assert said in log

@@ -1,4 +1,7 @@
-"""The example of docs/processors.md as it stands, and what `agent process` says to who writes such a function."""
+"""The example of docs/processors.md as it stands, and what `agent process` says to who writes such a function.
+
+Every run takes one of the tests of `agent process` that start Spark, by its seed; `./dev soak` takes all.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from tests.fixtures.ports import free_port
 from tests.processors import logins
 from tests.system.running import agent_command, kafka_channel, unique
 from tests.system.test_proofs_formats import put
+from tests.system.test_proofs_spark import put_undecodable
 
 PAGE = Path(__file__).parents[2] / "docs" / "processors.md"
 BODIES = [
@@ -120,6 +124,22 @@ def test_an_empty_channel_is_said_before_spark_starts(
     assert not list((tmp_path / "state").rglob("*.process.log"))
 
 
+@pytest.mark.drawn(1, of="samples")
+def test_the_events_of_a_channel_are_shown(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    topic, file = unique("shown"), tmp_path / "agent.conf"
+    bodies = [b"event %d" % number for number in range(400)]
+    put(kafka_cluster, topic, "arrow", bodies[:200])
+    put(kafka_cluster, topic, "raw", bodies[200:])
+    put_undecodable(kafka_cluster, topic)
+    more = "a1.sinks.p.output.capitals.type = console\na1.sinks.p.interceptors = i1\n"
+    more += "a1.sinks.p.interceptors.i1.type = mask\na1.sinks.p.interceptors.i1.patterns = email\n"
+    file.write_text(configuration(kafka_channel(kafka_cluster.bootstrap_servers, topic), "both") + more)
+    shown = agent_command("process", "-c", str(file), "--rows", "1000", "p")
+    assert shown.returncode == 0, shown.stderr
+    assert all(body.decode().upper() in shown.stdout for body in bodies)
+
+
+@pytest.mark.drawn(1, of="samples")
 @pytest.mark.usefixtures("servers")
 def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
     file, samples = example(tmp_path), tmp_path / "samples.json"
@@ -131,6 +151,7 @@ def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
     assert tried.stderr == ""
 
 
+@pytest.mark.drawn(1, of="samples")
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("function", "where", "code", "told"),

@@ -1,4 +1,7 @@
-"""A topic that holds all three formats, delivered into HDFS by both runners: every event once, unchanged."""
+"""A topic that holds all three formats, delivered into HDFS by both runners: every event once, unchanged.
+
+On Spark alone in the soak: test_proofs_spark.py has all three formats, and test_audit.py a drain on Spark.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,28 @@ from plugins import Batch, Event
 from tests.system.running import KAFKA, hdfs_sink, in_hdfs, kafka_channel, reconciliation, unique
 
 
-def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
+def opened(kafka: KafkaCluster, topic: str, form: str) -> Any:
+    """An open channel that writes this format."""
     properties = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic, "format": form}
     config, problems = KAFKA.config_class.parse({**properties, "partitions": "2"})
     assert config is not None, problems
-    channel: Any = KAFKA(config, "c1")
+    channel = KAFKA(config, "c1")
     channel.open()
-    channel.put(Batch.of([Event(body, {"host": "web", "key": f"{form}"}) for body in bodies]))
+    return channel
+
+
+def batch(form: str, bodies: list[bytes]) -> Batch:
+    """Events with a header that says in which format they are written."""
+    return Batch.of([Event(body, {"host": "web", "key": form}) for body in bodies])
+
+
+def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
+    channel = opened(kafka, topic, form)
+    channel.put(batch(form, bodies))
     channel.close()
 
 
-@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.soak)])
 def test_both_runners_deliver_all_formats(
     runner: str, tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:

@@ -28,7 +28,7 @@ from tests.system.running import hdfs_sink, kafka_channel, reconciliation, uniqu
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_kafka_ends import consumed, create
 from tests.system.test_proofs_dead_letters import dead_letters
-from tests.system.test_proofs_formats import put
+from tests.system.test_proofs_formats import batch, opened
 from tests.system.test_solr_sink import documents
 
 
@@ -74,14 +74,17 @@ class Feed(threading.Thread):
         self.good, self.bad = set[bytes](), set[bytes]()
 
     def run(self) -> None:
-        for number in itertools.count():
+        channels = {form: opened(self.kafka, self.topic, form) for form in ("arrow", "raw", "flume")}
+        for number, (form, channel) in enumerate(itertools.cycle(channels.items())):
             good = [b"good %d" % (number * 50 + n) for n in range(50)]
             bad = [b"bad %d \xff" % number]
-            put(self.kafka, self.topic, ("arrow", "raw")[number % 2], [*good, *bad])
+            channel.put(batch(form, [*good, *bad]))
             self.good.update(good)
             self.bad.update(bad)
             if self.enough.wait(0.1):
-                return
+                break
+        for channel in channels.values():
+            channel.close()
 
 
 @contextlib.contextmanager
@@ -102,7 +105,9 @@ def test_runners_are_switched_in_the_middle_of_a_batch(
     hdfs_cluster: HdfsCluster,
     hbase_cluster: HBaseCluster,
     solr_cluster: SolrCluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("agent.services.running.LONGEST_PAUSE", 0.05)  # files are on their way for a moment
     topic, out = unique("switched"), create(kafka_cluster, unique("switched-out"))
     root, url = f"/switched/{topic}", create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:

@@ -18,7 +18,7 @@ from tests.system.running import ROOT
 
 __all__ = ["shared"]
 
-DRAWN, REAL_DATA, MIGRATED = 30, 12, 3
+DRAWN, REAL_DATA, MIGRATED = 15, 6, 2
 """So many files; so many of them with lines of real logs as their events; so many of those that are rewritten."""
 AT_ONCE = 5
 """Most of a run is waiting: for a pause of the sinks, for brokers, for files to be closed."""

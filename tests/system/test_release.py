@@ -1,4 +1,7 @@
-"""What a release is: a wheel that pip and uv install outside a checkout, on each Python and with each extra alone."""
+"""What a release is: a wheel that pip and uv install outside a checkout, on each Python and with each extra alone.
+
+Every run takes one Python and two extras, by its seed; `./dev soak` takes all.
+"""
 
 from __future__ import annotations
 
@@ -126,6 +129,7 @@ def test_the_wheel_holds_what_it_needs_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str) -> None:
     python = dict(interpreters()).get(version)
@@ -155,6 +159,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("bare") / "venv", str(wheel))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("extra", [*NEEDED, *OTHERS])
 def test_each_extra_alone(bare: Path, wheel: Path, tmp_path: Path, extra: str) -> None:
     requirement = f"flafka[{extra}] @ {wheel.as_uri()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import happybase
 import pytest
@@ -80,9 +81,16 @@ SERVERS = {
     "source-kafka": source,
 }
 """What of a sample is replaced, and what is added to it."""
+GROUPS = {"sink-elasticsearch": "test_elasticsearch_sink", "sink-hbase": "stores", "sink-solr": "stores"}
+"""Tests that share their servers, in a run of several processes."""
 
 
-@pytest.mark.parametrize("name", SERVERS)
+def grouped(name: str) -> Any:
+    """A case beside other tests with the same servers."""
+    return pytest.param(name, marks=pytest.mark.xdist_group(GROUPS.get(name, "test_samples")))
+
+
+@pytest.mark.parametrize("name", [*map(grouped, SERVERS)])
 def test_sample_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

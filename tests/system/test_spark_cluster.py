@@ -1,8 +1,12 @@
-"""Deliveries on a standalone Spark cluster whose workers have a bare Python."""
+"""Deliveries on a standalone Spark cluster whose workers have a bare Python.
+
+Every run kills servers of the cluster or the application, by its seed; `./dev soak` does each.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import urllib.parse
@@ -16,7 +20,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.spark import MASTER, WORKERS, SparkCluster, ask_master
-from tests.system.running import agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
+from tests.system.running import ROOT, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
 from tests.system.test_proofs_formats import put
 
 PLUGIN = '''
@@ -59,7 +63,7 @@ def install(directory: Path) -> dict[str, str]:
     (package / "words.py").write_text('SAID = "by"\n')
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: workplaces\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[flafka]\nworkplaces = workplaces\n")
-    return {"PYTHONPATH": str(directory)}
+    return {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
 
 
 def test_the_sandbox_s_cluster_and_its_bare_python(tmp_path: Path, spark_cluster: SparkCluster) -> None:
@@ -92,9 +96,16 @@ def kill_application(cluster: SparkCluster) -> None:
     assert urllib.request.urlopen(f"{address}/app/kill/", form).status == 200
 
 
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("killed", ["worker and master", "the application"])
 @pytest.mark.timeout(1500)  # packing, and unpacking three times, is a matter of the disk
-def test_worker_and_master_killed_under_a_plugin_and_a_processor(
-    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, spark_cluster: SparkCluster
+def test_what_is_killed_under_a_plugin_and_a_processor_is_made_up_for(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    spark_cluster: SparkCluster,
+    lean_python: Path,
+    killed: str,
 ) -> None:
     topic, processors = unique("cluster"), tmp_path / "processors"
     root, servers = f"/cluster/{topic}", kafka_cluster.bootstrap_servers
@@ -149,7 +160,8 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
 
     more()
     environment = install(tmp_path / "installed")
-    with RunningAgent(tmp_path, configuration, environment=environment) as agent:
+    command = (str(lean_python), "-m", "agent", "start")
+    with RunningAgent(tmp_path, configuration, environment=environment, command=command) as agent:
         checked = agent_command("check", "-c", str(agent.file), "--connect", environment=environment)
         assert f" on {spark_cluster.address}; its workers need a {spark_cluster.python.name}," in checked.stdout
         assert "(hdfs, on Spark)" in checked.stdout
@@ -159,30 +171,31 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
         assert masked >= agent.count("SINK.k1", "EventDrainSuccessCount") - 250, (
             "the executors' interceptors are seen"
         )
-        try:
+        restarts = int(killed == "the application")
+        if restarts:
+            kill_application(spark_cluster)
+            told = "the SparkContext was stopped from outside: Master removed our application: KILLED; its log: "
+            agent.until(
+                lambda: all(agent.failing().get(f"SINK.{sink}", "").startswith(told) for sink in ("k1", "p")),
+                "the end of the application to be told",
+            )
             more()
-            spark_cluster.kill(WORKERS[0])
-            spark_cluster.kill(MASTER)
-            more()
-            agent.until(all_there, "all events, by way of the other worker")
-        finally:
-            spark_cluster.start()
-        agent.until(lambda: running(spark_cluster), "the master to know its application again")
+            agent.until(all_there, "all events, by way of a new application", 600)
+        else:
+            try:
+                more()
+                spark_cluster.kill(WORKERS[0])
+                spark_cluster.kill(MASTER)
+                more()
+                agent.until(all_there, "all events, by way of the other worker")
+            finally:
+                spark_cluster.start()
+            agent.until(lambda: running(spark_cluster), "the master to know its application again")
         agent.healthy()
-        assert agent.count("SINK.k1", "DriverRestartCount") == 0
-        kill_application(spark_cluster)
-        killed = "the SparkContext was stopped from outside: Master removed our application: KILLED; its log: "
-        agent.until(
-            lambda: all(agent.failing().get(f"SINK.{sink}", "").startswith(killed) for sink in ("k1", "p")),
-            "the end of the application to be told",
-        )
-        more()
-        agent.until(all_there, "all events, by way of a new application", 600)
-        agent.healthy()
-        assert agent.count("SINK.k1", "DriverRestartCount") == 1
+        assert agent.count("SINK.k1", "DriverRestartCount") == restarts
         more()
         assert agent.stop() == 0
-        assert agent.log.count("the Spark driver has ended and is started again") == 1
+        assert agent.log.count("the Spark driver has ended and is started again") == restarts
         assert "Traceback" not in agent.log
     found = delivered()
     assert set(found.values()) == {1}

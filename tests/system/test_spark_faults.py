@@ -1,19 +1,21 @@
 """What operators and accidents do to a topic and its groups under a running Spark driver; all in one session of it.
 
 Partitions are added, groups are reset and deleted, the driver sleeps while retention takes records, the topic is made
-again, and the JVM runs out of memory, whereupon the topic is made again while there is no driver.
+again, and the JVM runs out of memory, whereupon the topic is made again while there is no driver. Every run takes
+three of these, by its seed; the soak takes all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -55,10 +57,41 @@ ADVICE = re.compile(
 )
 
 
+EVENTS = (
+    "partitions are added",
+    "the group is reset",
+    "the group is deleted",
+    "retention overtakes the driver",
+    "the topic is made again",
+    "memory ends",
+)
+"""In the order in which they happen."""
+DRAWN = 3
+
+
 @pytest.mark.timeout(1800)  # two starts of Spark, on a machine that may be ten times slower than an idle one
 def test_what_happens_to_a_topic_under_a_running_driver(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, solr_cluster: SolrCluster, seed: int
+) -> None:
+    deliver_meanwhile(random.Random(seed).sample(EVENTS, DRAWN), tmp_path, kafka_cluster, hdfs_cluster, solr_cluster)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_all_that_happens_to_a_topic_under_a_running_driver(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, solr_cluster: SolrCluster
 ) -> None:
+    deliver_meanwhile(EVENTS, tmp_path, kafka_cluster, hdfs_cluster, solr_cluster)
+
+
+def deliver_meanwhile(
+    happening: Collection[str],
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    solr_cluster: SolrCluster,
+) -> None:
+    """Deliver to HDFS and Solr while this happens: each event is there as often as it has to be."""
     (tmp_path / "processors").mkdir()
     (tmp_path / "processors" / "ends.py").write_text(PROCESSOR)
     topic, order = unique("under"), tmp_path / "order"
@@ -133,60 +166,72 @@ a1.sinks.p.output.rows.type = console
         os.kill(driver, signal.SIGQUIT)
         agent.until(lambda: "agent/runner/spark/driver.py" in agent.log, "the driver to tell what its threads do")
 
-        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
-        expect(written("grown"))
-        all_there("partitions were added")
-        assert driver_of(agent) == driver
+        if "partitions are added" in happening:
+            admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
+            expect(written("grown"))
+            all_there("partitions were added")
+            assert driver_of(agent) == driver
 
-        assert operator(f"group reset {topic} --topic {topic} --to earliest").returncode == 0
-        on_hdfs.update([*on_hdfs])
-        all_there("a reset beside the running driver")
+        if "the group is reset" in happening:
+            assert operator(f"group reset {topic} --topic {topic} --to earliest").returncode == 0
+            on_hdfs.update([*on_hdfs])
+            all_there("a reset beside the running driver")
 
-        admin.delete_consumer_groups([topic])[topic].result(60)
-        expect(written("without a group"))
-        all_there("the group was deleted under the running driver")
+        if "the group is deleted" in happening:
+            admin.delete_consumer_groups([topic])[topic].result(60)
+            expect(written("without a group"))
+            all_there("the group was deleted under the running driver")
 
-        driver = driver_of(agent)
-        os.kill(driver, signal.SIGSTOP)
-        try:
-            written("too old")
-            partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions
-            to_the_end = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
-            for deleted in admin.delete_records(to_the_end).values():
-                deleted.result(60)
-        finally:
-            os.kill(driver, signal.SIGCONT)
-        lost = Counter[str]()
-        deadline = time.monotonic() + PATIENCE
-        while sum(lost.values()) < 2 * 40:
-            assert time.monotonic() < deadline, f"{lost}: {agent.failing()}"
-            for sink, advice in removed().items():
-                assert operator(advice[3]).returncode == 0
-                lost[sink] += int(advice[2]) - int(advice[1]) + 1
-                agent.until(lambda s=sink, a=advice: removed().get(s, [None])[0] != a[0], "the reset to be followed")
-        assert lost == {"SINK.k1": 40, "SINK.k2": 40}
-        expect(written("young"))
-        all_there("retention overtook the driver")
+        if "retention overtakes the driver" in happening:
+            driver = driver_of(agent)
+            os.kill(driver, signal.SIGSTOP)
+            try:
+                written("too old")
+                partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions
+                to_the_end = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
+                for deleted in admin.delete_records(to_the_end).values():
+                    deleted.result(60)
+            finally:
+                os.kill(driver, signal.SIGCONT)
+            lost = Counter[str]()
+            deadline = time.monotonic() + PATIENCE
+            while sum(lost.values()) < 2 * 40:
+                assert time.monotonic() < deadline, f"{lost}: {agent.failing()}"
+                for sink, advice in removed().items():
+                    assert operator(advice[3]).returncode == 0
+                    lost[sink] += int(advice[2]) - int(advice[1]) + 1
+                    agent.until(
+                        lambda s=sink, a=advice: removed().get(s, [None])[0] != a[0], "the reset to be followed"
+                    )
+            assert lost == {"SINK.k1": 40, "SINK.k2": 40}
+            expect(written("young"))
+            all_there("retention overtook the driver")
 
-        made_again()
-        expect(written("new", 400))  # it passes the old positions
-        all_there("the topic was made again")
-        assert all(agent.count(sink, "TopicRecreatedCount") == 1 for sink in sinks)
-        assert agent.log.count(f"topic {topic} was deleted and created again: ") >= 2
-        assert agent.count("SINK.k1", "DriverRestartCount") == 0
+        if "the topic is made again" in happening:
+            made_again()
+            expect(written("new", 400))  # it passes the old positions
+            all_there("the topic was made again")
+            assert all(agent.count(sink, "TopicRecreatedCount") == 1 for sink in sinks)
+            assert agent.log.count(f"topic {topic} was deleted and created again: ") >= 2
+            assert agent.count("SINK.k1", "DriverRestartCount") == 0
 
-        order.touch()
-        memory = re.compile(r"Spark's JVM ended with code 3: java\.lang\.OutOfMemoryError: .*spark\.driver\.memory")
-        agent.until(
-            lambda: all(memory.match(agent.failing().get(f"SINK.{sink}", "")) for sink in ("k1", "k2", "p")),
-            "the end of memory to be told",
-            PATIENCE,
-        )
-        order.unlink()
-        made_again()
-        expect(written("newest"))
-        all_there("the topic was made again while there was no driver")
-        assert agent.count("SINK.k1", "DriverRestartCount") == 1
+        if "memory ends" in happening:
+            order.touch()
+            memory = re.compile(
+                r"Spark's JVM ended with code 3: java\.lang\.OutOfMemoryError: .*spark\.driver\.memory"
+            )
+            agent.until(
+                lambda: all(memory.match(agent.failing().get(f"SINK.{sink}", "")) for sink in ("k1", "k2", "p")),
+                "the end of memory to be told",
+                PATIENCE,
+            )
+            order.unlink()
+            made_again()
+            expect(written("newest"))
+            all_there("the topic was made again while there was no driver")
+            assert agent.count("SINK.k1", "DriverRestartCount") == 1
+
         assert agent.stop() == 0
-        assert agent.log.count("the Spark driver has ended and is started again: ") == 1
+        ended = int("memory ends" in happening)
+        assert agent.log.count("the Spark driver has ended and is started again: ") == ended
         assert "Traceback" not in agent.log
