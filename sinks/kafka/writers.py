@@ -14,7 +14,8 @@ from plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
 from plugins.shared.kafkaclient import PRODUCER, reason
 from plugins.shared.offsets import OffsetMetadata
 
-ANSWER_SECONDS = 30.0
+TRANSACTION_CALL_SECONDS = 30.0
+"""Time in which brokers answer one call about a transaction: its begin, its offsets, its commit or its abort."""
 FLUSH_SECONDS = 60.0
 REPORT_SECONDS = 1.0
 """Time that the report of a refused record may take, once the client knows of it."""
@@ -154,7 +155,7 @@ class TransactionalWriter(Writer):
         name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
         super().__init__({**properties, "transactional.id": name}, alone=alone)
         try:
-            self._producer.init_transactions(ANSWER_SECONDS)
+            self._producer.init_transactions(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
             why = reason(e, transactional_id=name, client=properties)
             raise Retry(f"Kafka does not accept transactions now: {why}") from e
@@ -206,11 +207,11 @@ class TransactionalWriter(Writer):
         metadata = OffsetMetadata.of(claim).text()
         at = TopicPartition(claim.topic, claim.partition, end, metadata=metadata, leader_epoch=leader_epoch)
         try:
-            self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)
+            self._producer.send_offsets_to_transaction([at], group_metadata, TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
             raise self._failure(e, "Kafka did not take the offsets") from e
         try:
-            self._producer.commit_transaction(ANSWER_SECONDS)
+            self._producer.commit_transaction(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
             if e.args[0].txn_requires_abort():
                 raise NotCommitted(f"a transaction was aborted: {reason(e)}") from e
@@ -224,7 +225,7 @@ class TransactionalWriter(Writer):
             return False
         if self.began:
             try:
-                self._producer.abort_transaction(ANSWER_SECONDS)
+                self._producer.abort_transaction(TRANSACTION_CALL_SECONDS)
             except KafkaException:
                 return False
         self.began = False

@@ -34,7 +34,7 @@ def test_brokers_that_are_down_are_named(line: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["audit"], ["dlq", "list"]])
 def test_those_of_an_agent_s_channel_too(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.runner.deadletters.stored.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("agent.runner.deadletters.stored.REQUEST_SECONDS", 0.2)
     (port,) = free_ports(1)
     file = tmp_path / "agent.conf"
     file.write_text(f"""

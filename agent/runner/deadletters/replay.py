@@ -30,7 +30,8 @@ LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
 LEFT = f"Up to {LOT} letters may be delivered and are not noted as replayed"
 """Ends the messages of a replay that runs a sink itself and does not come to its end."""
-ANSWER_SECONDS = 60.0
+REPLAY_SECONDS = 60.0
+"""Time in which brokers answer each call of a replay, such as the flush of one lot."""
 TRANSACTION_SECONDS = 30
 """A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
 
@@ -130,8 +131,8 @@ class ThroughTopic(Replayer):
         }
         try:
             producer = Producer(properties)
-            producer.init_transactions(ANSWER_SECONDS)
-            topics = producer.list_topics(stream.topic, timeout=ANSWER_SECONDS).topics
+            producer.init_transactions(REPLAY_SECONDS)
+            topics = producer.list_topics(stream.topic, timeout=REPLAY_SECONDS).topics
         except KafkaException as e:
             raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {reason(e)}") from e
         self._partitions = len(topics[stream.topic].partitions)
@@ -202,15 +203,15 @@ class ThroughTopic(Replayer):
                         on_delivery=heard,
                     )
             producer.produce(self._topic, **marker(kept.letter for kept, _ in lot), on_delivery=heard)
-            left = producer.flush(ANSWER_SECONDS)
+            left = producer.flush(REPLAY_SECONDS)
             if errors:
                 raise KafkaException(errors[0])
             if left:
-                raise Retry(f"no acknowledgement from Kafka within {ANSWER_SECONDS:.0f} s")
-            producer.commit_transaction(ANSWER_SECONDS)
+                raise Retry(f"no acknowledgement from Kafka within {REPLAY_SECONDS:.0f} s")
+            producer.commit_transaction(REPLAY_SECONDS)
         except (KafkaException, SystemError, Retry) as e:  # SystemError: a fatal error amid callbacks
             try:
-                producer.abort_transaction(ANSWER_SECONDS)
+                producer.abort_transaction(REPLAY_SECONDS)
             except KafkaException as fatal:
                 if fatal.args[0].code() in _FENCED:
                     raise Retry(

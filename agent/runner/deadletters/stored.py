@@ -21,8 +21,7 @@ from agent.topology import AgentSpec, ChannelSpec
 from plugins import Event, EventId, KafkaStream, Retry
 from plugins.shared.kafkaclient import CONSUMER, stream_client
 from plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
-
-ANSWER_SECONDS = 10.0
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 
 
 @dataclass(frozen=True)
@@ -165,13 +164,13 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
     # The channel's own group, which it neither joins nor commits to: clients with ACLs may use no other.
     consumer = Consumer({**CONSUMER, **stream_client(stream), "group.id": stream.group})
     try:
-        found = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
+        found = consumer.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
         for partition in found.partitions if found is not None else ():
-            (at,) = offsets_at(consumer, [TopicPartition(topic, partition, since)], ANSWER_SECONDS)
-            _, end = watermarks(consumer, at, ANSWER_SECONDS)
+            (at,) = offsets_at(consumer, [TopicPartition(topic, partition, since)], REQUEST_SECONDS)
+            _, end = watermarks(consumer, at, REQUEST_SECONDS)
             if at.offset < 0:  # there is nothing so new
                 continue
-            for message in read_up_to(consumer, at, end, ANSWER_SECONDS):
+            for message in read_up_to(consumer, at, end, REQUEST_SECONDS):
                 pairs = cast("list[tuple[str, bytes | None]]", message.headers() or [])
                 yield message.timestamp()[1], {name: value or b"" for name, value in pairs}, message.value() or b""
     except KafkaException as e:

@@ -28,7 +28,7 @@ KAFKA_SINK = (
         "the channel's offset is in the transaction of its records",
         KAFKA,
         "sinks/kafka/writers.py",
-        "            self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)\n",
+        "            self._producer.send_offsets_to_transaction([at], group_metadata, TRANSACTION_CALL_SECONDS)\n",
         "            pass\n",
         "tests/simulator/test_kafka_sink.py::test_a_transaction_moves_the_group_with_its_records",
     ),

@@ -125,7 +125,7 @@ DEAD_LETTERS = (
         "a replay ends its transaction",
         ALL,
         "agent/runner/deadletters/replay.py",
-        "            producer.commit_transaction(ANSWER_SECONDS)\n",
+        "            producer.commit_transaction(REPLAY_SECONDS)\n",
         "",
     ),
 )
