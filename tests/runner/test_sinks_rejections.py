@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import pytest
 
+from agent.runner.delivery import EMPTY_RANGE_SECONDS
 from agent.services.running import until
 from plugins import (
     Config,
@@ -175,6 +176,24 @@ def test_nothing_is_committed_while_dead_letters_cannot_be_stored(pipeline, monk
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [letter.event.body for letter in letters] == [b"bad"]
     assert [written for _, written in Awkward.commits.values()] == [[b"1", b"2"], [b"3"]]
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+def test_events_that_are_all_rejected_are_dead_letters_before_a_file_would_be_closed(pipeline):
+    class Holding(Rejecting):
+        """Wants no commit, as a sink whose file is open for an hour."""
+
+        type_name = "holding"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+
+        def due(self):
+            return set()
+
+    sink, channel, letters = pipeline(Holding)
+    put(channel, b"bad")
+    until(lambda: letters, seconds=EMPTY_RANGE_SECONDS / 2)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].metrics.get("EventRejectedCount") == 1
 
 

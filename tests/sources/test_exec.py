@@ -58,6 +58,17 @@ def test_nothing_it_started_outlives_it() -> None:
     until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text())
 
 
+@pytest.mark.parametrize(("command", "sign"), [("tail -F /var/log/*.log", "*"), ("cat x | grep y", "|")])
+def test_what_needs_a_shell_is_warned_of_without_one(command: str, sign: str) -> None:
+    config, _ = ExecConfig.parse({"command": command})
+    assert config is not None
+    (found,) = config.cautions()
+    assert found.message.startswith(f"{sign} means nothing without a shell")
+    shell, _ = ExecConfig.parse({"command": command, "shell": "/bin/sh -c"})
+    assert shell is not None
+    assert [*shell.cautions()] == []
+
+
 def test_its_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert printed("echo oops >&2; echo out", shell="/bin/sh -c", logStdErr="true") == [b"out"]
     assert "oops" in caplog.text

@@ -269,6 +269,16 @@ def test_options_of_flumes_past() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("option", "pattern"), [("spoolDir", "/in/*"), ("includePattern", "app-*.log"), ("ignorePattern", "app-*.tmp")]
+)
+def test_a_shells_pattern_is_warned_of(option: str, pattern: str) -> None:
+    config, _ = SpooldirConfig.parse({"spoolDir": "/in", option: pattern})
+    assert config is not None
+    (found,) = config.cautions()
+    assert (found.option, repr(pattern) in found.message, found.note) == (option, True, False)
+
+
 def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(make(spool).probe()) == []
     assert list(make(tmp_path / "nowhere").probe()) == [f"spoolDir {tmp_path}/nowhere does not exist"]
