@@ -197,7 +197,7 @@ def configuration(
         "sinks.search": f"hostNames = 127.0.0.1:{free_port()}",
         "sinks.hook": f"endpoint = http://127.0.0.1:{free_port()}/",
         "sinks.processed": f"processor = every:bodies\nprocessor.path = {directory}/processors\n"
-        "output.out.type = console",
+        f"output.out.type = parquet\noutput.out.path = {directory}/bodies",
         "sinks.to-avro": f"hostname = 127.0.0.1\nport = {avro}",
         "sinks.to-thrift": f"hostname = 127.0.0.1\nport = {thrift}",
         "sinks.to-topic": f"kafka.bootstrap.servers = {servers}\nkafka.topic = {topic}-in",
