@@ -70,5 +70,9 @@ class Rejected(FlafkaError):
         self.reasons = dict(reasons)
 
 
+class CommitLogElsewhere(Retry):
+    """A sink's commit log is in another place than its configuration names: another agent has moved it there."""
+
+
 class Conflict(FlafkaError):
     """Another owner has committed past this position: drop what is not committed and resume where it left off."""

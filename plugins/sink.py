@@ -125,11 +125,15 @@ class CommittingSink(Sink[C]):
         (kind, _, place), (own, _, here) = claim.record.partition(":"), self.record.partition(":")
         return kind == own and bool(place) and place != here
 
+    def finds_commit_log(self, claim: PartitionClaim, committed: int | None) -> bool:
+        """Return True if the commit log is here, whatever place the group's offset names. Raises Retry."""
+        return not self.is_elsewhere(claim)
+
     def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
         """Have a commit log of another place go on in this one; None if it is here already.
 
-        The runner calls it at its start, before `resume`, while nobody else works in the group, and stores what it
-        returns as the group's offset. If it is killed in between, the next call finishes the move. Raises Retry.
+        The runner calls it at its start, before `resume`, while nobody else works in the group. If it is killed in
+        between, the next call finishes the move. Raises Retry.
         """
         return None
 

@@ -64,18 +64,22 @@ def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) ->
     from agent.runner.moving import CommitLogMove
 
     sink: CommittingSink = spec.make()
-    channel.open()
     try:
+        channel.open()
         claims = [*channel.positions(spec.group)]
         places = sorted({claim.record for claim in claims if claim.record} - {sink.record})
         where = f"from {', '.join(places)} to {sink.record}" if places else f"to {sink.record}"
         confirm(f"move the commit log of group {group} {where}?", yes)
         sink.open()
         moved = CommitLogMove().make(sink, channel, spec.group)
+        if moved:
+            offsets = {found.claim: found.position or 0 for found in moved}
+            channel.record(offsets, {found.claim.partition: found.last for found in moved})
     except FlafkaError as error:
         raise click.ClickException(str(error)) from None
     finally:
         sink.close()
         channel.close()
     partitions = sorted((claim.topic, claim.partition) for claim in claims)
-    return [(spec.path, f"{topic}-{n}", sink.record, f"{topic}-{n}" in moved) for topic, n in partitions]
+    here = {found.claim.partition for found in moved}
+    return [(spec.path, f"{topic}-{n}", sink.record, n in here) for topic, n in partitions]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
-from plugins import CommittingSink, KafkaBackedChannel, Retry
+from plugins import CommittingSink, KafkaBackedChannel, Resumed, Retry
 
 
 class CommitLogMove:
@@ -18,35 +18,31 @@ class CommitLogMove:
     def __init__(self) -> None:
         self._over = False
 
-    def make(self, sink: CommittingSink[Any], channel: KafkaBackedChannel[Any], group: str | None) -> list[str]:
-        """Move the commit log of each partition that is in another place, and return these partitions.
+    def make(self, sink: CommittingSink[Any], channel: KafkaBackedChannel[Any], group: str | None) -> list[Resumed]:
+        """Move the commit log of each partition that is in another place, and return where it is to be resumed.
 
-        The sink is open, and does not read in the group yet. Raises Retry if the log is elsewhere and may not be
-        moved: while the group has members, which commit below the path that they were started with, or later than at
-        the start.
+        The sink is open, and does not read in the group yet. The group's offset names the new place once the
+        partition is resumed. Raises Retry if the log is elsewhere and may not be moved: later than at the start, or
+        while others read the topic in the group, which commit below the path that they were started with.
         """
         if not sink.record:
             return []
         positions = channel.positions(group)
-        members = channel.members(group)
-        if self._over or members:
-            for claim in positions:
-                if sink.is_elsewhere(claim):
-                    raise Retry(refusal(claim.group, claim.record, sink.record, members))
+        readers = sorted(member for member, partitions in channel.members(group).items() if partitions)
+        if self._over or readers:
+            for claim, committed in positions.items():
+                if sink.is_elsewhere(claim) and not sink.finds_commit_log(claim, committed):
+                    raise Retry(refusal(claim.group, claim.record, sink.record, readers))
+            self._over = True
             return []
-        moved = []
-        for claim, committed in positions.items():
-            found = sink.move_commit_log(claim, committed)
-            if found is not None:
-                channel.record({found.claim: found.position or 0}, {claim.partition: found.last})
-                moved.append(f"{claim.topic}-{claim.partition}")
+        moved = [sink.move_commit_log(claim, committed) for claim, committed in positions.items()]
         self._over = True
-        return moved
+        return [found for found in moved if found is not None]
 
 
-def refusal(group: str, there: str, here: str, members: Collection[str]) -> str:
+def refusal(group: str, there: str, here: str, readers: Sequence[str]) -> str:
     """Return why the commit log of a group stays where it is, with the way out."""
-    who = f" is read by {', '.join(sorted(members))}, and" if members else ""
+    who = f" is read by {', '.join(readers)}, and" if readers else ""
     return (
         f"group {group}{who} has its commit log in {there}, not in {here}: stop all agents of the group, and the "
         f"next one that starts moves it (or: agent group move {group}), or have all of them write below the same "

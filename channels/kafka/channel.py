@@ -346,7 +346,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             members = members_of(AdminClient(self._client(self.config.consumer)), name, REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
-        return {called(member): list(assigned(member.assignment, self.config.topic)) for member in members}
+        found: dict[str, list[int]] = {}
+        for member in members:  # several may have one name
+            found.setdefault(called(member), []).extend(assigned(member.assignment, self.config.topic))
+        return found
 
     def record(
         self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})

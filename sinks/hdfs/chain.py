@@ -81,6 +81,7 @@ class Chain:
             start, clock = found[-1]
             self.last = self._read(f"{start:020d}")
             self.successor = self.last.successor
+            self._refuse_note()
             if self.last.id != self._published:
                 self._finish(self.last, again)
             self._tidy(clock)
@@ -88,7 +89,6 @@ class Chain:
             # A file in the place of the directory, whose name in the list is empty, is a fence of version 2.
             first = self._read(BEGIN if BEGIN in names else "")
             self.last, self.successor = (first, None) if first.successor is None else (None, first.successor)
-        self._refuse_note()
         self._settled = True
 
     def _refuse_note(self) -> None:
@@ -396,7 +396,7 @@ class Chain:
         if not why and self.sealed:
             why = (
                 f"the commit log {self.directory} was ended, as by agent group reset or by a sink with another "
-                "hdfs.path; going on with the one that took its place"
+                "hdfs.path; asking for the one that took its place"
             )
         why = why or f"another owner has committed past offset {manifest.start}; going on where it left off"
         return Conflict(f"{manifest.topic}-{manifest.partition}: {why}")

@@ -28,6 +28,7 @@ from plugins import (
     Resumed,
     Retry,
 )
+from plugins.errors import CommitLogElsewhere
 from plugins.shared.disk import writable
 from plugins.shared.offsets import next_epoch
 from sinks import serializers
@@ -338,9 +339,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         assert self._hdfs is not None
         chain, _, committed, last = self._find(claim, committed)
         if chain.state != self.state:
-            raise Retry(
+            raise CommitLogElsewhere(
                 f"{_place(claim)}: the commit log of group {claim.group} is below {chain.state}, and not below "
-                f"{self.state}, as hdfs.path asks for: it moves when an agent starts while nobody reads in the group"
+                f"{self.state}, as hdfs.path asks for. Stop all agents of the group, and the next one that starts "
+                f"moves it (or: agent group move {claim.group}), or have all of them write below the same path"
             )
         if chain.lacks_files(committed):
             chain, last, committed = self._successor(self.state, chain, committed)
@@ -352,6 +354,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         claim = chain.claim._replace(record=self.record)
         self._chains[claim] = chain
         return self._resumed(chain, position)
+
+    def finds_commit_log(self, claim: PartitionClaim, committed: int | None) -> bool:
+        """Return True if the newest log of that partition is below hdfs.path."""
+        return self._find(claim, committed)[0].state == self.state
 
     def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
         """Have a commit log of another place go on here, in a new epoch; None if it is here already.
@@ -386,7 +392,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if f"{self.state}/" in str(e):
                 raise
             again = repeat(claim, committed or 0)
-            text = f"{e}. The sink goes on from its commit log there, as hdfs.path was another one: let it be read"
+            text = f"{e}. The commit log of the group is there, as hdfs.path was another one: let it be read"
             raise Refused(f"{text}{again and f', or begin anew: {again}'}") from e
         if claim.record and chain.claim.epoch != claim.epoch and chain.last is not None:
             committed = None  # it belongs to another epoch, and says nothing about this one

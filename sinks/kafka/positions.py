@@ -18,7 +18,7 @@ from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
 VERSION = 1
-"""Version of the entries: a list of epoch and offset. A later one is an object with a field `version`."""
+"""Version of the entries: a list of epoch, offset and 0. A later one is an object with a field `version`."""
 READ_SECONDS = 10.0
 _NOT_ALLOWED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
@@ -45,7 +45,7 @@ class Positions:
 
     def write(self, writer: Writer, claim: PartitionClaim, offset: int) -> None:
         """Add an entry to the writer's transaction. Conflict where it was fenced."""
-        entry = json.dumps([claim.epoch, offset]).encode()
+        entry = json.dumps([claim.epoch, offset, 0]).encode()
         writer.produce(self.name, value=entry, key=_key(claim), partition=self._partition(claim))
 
     def read(self, claim: PartitionClaim) -> Position | None:

@@ -56,6 +56,18 @@ def test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes
     assert not any("another owner has committed" in line for line in run.world.story)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_member_that_joins_in_the_middle_of_a_move_is_refused_and_the_others_deliver(number: int) -> None:
+    run = told(
+        "hdfs", Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(20, "kill", ("h1",)),
+        Step(60, "root", ("h2",)), Step(0, "start", ("h2",)), Step(8, "start", ("h1",)),
+        Step(20, "put", (4, 0)), Step(60, "put", (2, 0)),
+        faults=(Fault("h2", "hdfs.rename", number, Kind.PAUSED_AFTER, 20.0),),
+    )  # fmt: skip
+    assert run.world.faults
+    assert sorted(run.delivered.values()) == [1] * 9
+
+
 @pytest.mark.parametrize(("kind", "meanwhile"), [(Kind.PAUSED, "stop"), (Kind.LATE, "kill")])
 def test_a_commit_that_is_under_way_while_the_group_is_reset_does_not_undo_the_reset(
     kind: Kind, meanwhile: str

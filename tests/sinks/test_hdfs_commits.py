@@ -21,6 +21,7 @@ from plugins import (
 )
 from sinks.hdfs import HdfsSink
 from sinks.hdfs.chain import KEEP_MS, Chain
+from sinks.hdfs.places import stage_directory
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
 from tests.sinks.hdfs_running import (
@@ -469,14 +470,25 @@ def test_a_log_of_another_version_is_refused_with_the_way_out(sinks: Any, fake: 
     assert not fake.visible()
 
 
+@pytest.mark.parametrize("sealed", [False, True])
 def test_dead_letters_that_an_earlier_version_kept_beside_a_commit_are_not_lost(
-    sinks: Any, fake: FakeWebHdfs
+    sinks: Any, fake: FakeWebHdfs, sealed: bool
 ) -> None:
-    note = "/logs/.flafka/tmp/x/note"
-    fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"note":""', f'"note":"{note}"'.encode())
-    fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
-    fake.files[note] = b"letters"
+    """The commit has no files, or its log has a fence, which names the letters as well."""
+    directory = stage_directory("/logs/.flafka", CLAIM, 0, "two")
+    hdfs = sinks()._hdfs
+    hdfs.mkdirs(directory)
+    note = hdfs.upload(f"{directory}/note", b"letters")
+    commit = SECOND.replace(b'"version":1,"note":""', f'"version":3,"note":"{note}"'.encode())
+    if sealed:
+        fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE.replace(b'"note":""', f'"note":"{note}"'.encode())
+        fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
+    else:
+        start, _, end = commit.partition(b'"files":[{')
+        commit = start + b'"files":[],"x":[{' + end.replace(b"/logs/.flafka/tmp/x/done", b"")
+    fake.files[f"{LOG}/0/3/{0:020d}"] = commit
+    claim = CLAIM._replace(epoch=7) if sealed else CLAIM
     with pytest.raises(FlafkaError, match=f"^{note} holds dead letters of a commit, which an earlier version has"):
-        sinks().resume(CLAIM, 0)
-    fake.tree.remove(note)
-    assert sinks().resume(CLAIM, 0).position == 2
+        sinks().resume(claim, 0)
+    hdfs.delete(note)
+    assert sinks().resume(claim, 0).position == (0 if sealed else 2)

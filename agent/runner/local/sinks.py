@@ -18,7 +18,7 @@ from agent.runner.moving import CommitLogMove
 from agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, told
 from agent.topology import SinkGroupSpec, SinkSpec
 from plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
-from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
+from plugins.errors import ANY_FAILURE, MISUSE_SECONDS, CommitLogElsewhere
 from plugins.installed import described_method
 from plugins.threads import start_thread
 
@@ -193,7 +193,7 @@ class SinkRunner:
         assert self._current is not None
         try:
             self._step(self._current)
-        except ReaderFailed:
+        except (ReaderFailed, CommitLogElsewhere):
             raise
         except ANY_FAILURE as e:  # the next one gets it
             self._failed(self._current, e)
@@ -323,7 +323,7 @@ class SinkRunner:
         starts: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
             if self.committing is not None and not isinstance(self.channel.channel, KafkaBackedChannel):
-                moved = self.committing.move_commit_log(claim, position)  # nobody else reads this channel
+                moved = self.committing.move_commit_log(claim, position)  # no other agent reads this channel
                 claim, position = (moved.claim, moved.position) if moved is not None else (claim, position)
             claim, position = self.commits.resume(claim, position, self.reader)
             starts[claim] = position

@@ -259,7 +259,8 @@ class Query:
         elif results:
             self.channel.confirm(results[0].receipt.claim)
         self._judge(results)
-        rejected = self.rejections.store()
+        if rejected := self.rejections.store():
+            report(self.job.sink.name, {"EventRejectedCount": rejected})
         ends: dict[PartitionClaim, int] = {}
         if self.audit is not None:
             self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
@@ -278,8 +279,6 @@ class Query:
             counts |= {"EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1}
             report(self.job.sink.name, counts, interceptors=result.interceptors)
         self.rejections.committed({result.receipt.claim.partition for result in results})
-        if rejected:
-            report(self.job.sink.name, {"EventRejectedCount": rejected})
         self._record(ends)
         if self._stopping.is_set():
             self._over.set()

@@ -1,0 +1,78 @@
+"""When a sink's commit log moves, and when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from agent.runner.moving import CommitLogMove
+from plugins import PartitionClaim, Resumed, Retry
+
+HERE, THERE = "hdfs:/new/.flafka", "hdfs:/old/.flafka"
+CLAIM = PartitionClaim("c", "t", "id", "g", 0, 0)
+
+
+class LoggingSink:
+    """Has its commit log in the place that `log` names."""
+
+    record = HERE
+
+    def __init__(self, log: str) -> None:
+        self.log, self.moves = log, 0
+
+    def is_elsewhere(self, claim: PartitionClaim) -> bool:
+        return claim.record != HERE
+
+    def finds_commit_log(self, claim: PartitionClaim, committed: int | None) -> bool:
+        return self.log == HERE
+
+    def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
+        if self.log == HERE:
+            return None
+        self.moves += 1
+        self.log = HERE
+        return Resumed(claim._replace(record=HERE), committed)
+
+
+class KafkaGroup:
+    """A group whose offset names a place, and its members."""
+
+    def __init__(self, record: str, members: Mapping[str, list[int]]) -> None:
+        self.claim, self.readers = CLAIM._replace(record=record), members
+
+    def positions(self, group: str | None) -> dict[PartitionClaim, int]:
+        return {self.claim: 5}
+
+    def members(self, group: str | None) -> Mapping[str, list[int]]:
+        return self.readers
+
+
+def moved(move: CommitLogMove, sink: Any, group: Any) -> bool:
+    return bool(move.make(sink, group, None))
+
+
+def test_it_moves_at_a_start_while_nobody_reads_the_topic() -> None:
+    assert moved(CommitLogMove(), LoggingSink(THERE), KafkaGroup(THERE, {}))
+    assert moved(CommitLogMove(), LoggingSink(THERE), KafkaGroup(THERE, {"reads another topic": []}))
+
+
+def test_it_is_refused_with_the_readers_names() -> None:
+    sink = LoggingSink(THERE)
+    with pytest.raises(Retry, match=r"^group g is read by h1, h2, and has its commit log in hdfs:/old/\.flafka"):
+        moved(CommitLogMove(), sink, KafkaGroup(THERE, {"h2": [0], "h1": [1]}))
+    assert not sink.moves
+
+
+def test_an_agent_that_runs_does_not_move_it_later() -> None:
+    move, sink = CommitLogMove(), LoggingSink(HERE)
+    assert not moved(move, sink, KafkaGroup(HERE, {"h1": [0]}))
+    sink.log = THERE
+    with pytest.raises(Retry, match=r"^group g has its commit log in hdfs:/old/\.flafka, not in hdfs:/new"):
+        moved(move, sink, KafkaGroup(THERE, {}))
+    assert not sink.moves
+
+
+def test_a_move_that_the_group_was_not_told_of_counts() -> None:
+    assert not moved(CommitLogMove(), LoggingSink(HERE), KafkaGroup(THERE, {"h1": [0]}))
