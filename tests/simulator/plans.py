@@ -53,7 +53,7 @@ a.sinks.k.timeout = 10000
 """,
 }
 MENDED = {"hdfs": ("%{place}", "%{to}"), "kafka": ("a.sinks.k.partitionIdHeader = to\n", "")}
-"""What an operator changes so that all events can be delivered, for sinks whose commits hold their letters."""
+"""What an operator changes so that all events can be delivered."""
 SIMPLE = ("solr", "hbase")
 """Sinks without a record of their own: they know what the group's offsets say."""
 KINDS = {

@@ -201,7 +201,7 @@ COMMIT_RECORD = (
         "a commit log is moved only while its group has no members",
         ON_HDFS,
         "agent/runner/moving.py",
-        "if self._over or members:",
+        "if self._over or readers:",
         "if self._over:",
         f"{OVERTAKEN}::test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes_elsewhere",
     ),
