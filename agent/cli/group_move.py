@@ -71,10 +71,7 @@ def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) ->
         where = f"from {', '.join(places)} to {sink.record}" if places else f"to {sink.record}"
         confirm(f"move the commit log of group {group} {where}?", yes)
         sink.open()
-        moved = CommitLogMove().make(sink, channel, spec.group)
-        if moved:
-            offsets = {found.claim: found.position or 0 for found in moved}
-            channel.record(offsets, {found.claim.partition: found.last for found in moved})
+        moved = CommitLogMove().make(sink, channel, spec.group, joins=False)
     except FlafkaError as error:
         raise click.ClickException(str(error)) from None
     finally:

@@ -18,12 +18,15 @@ class CommitLogMove:
     def __init__(self) -> None:
         self._over = False
 
-    def make(self, sink: CommittingSink[Any], channel: KafkaBackedChannel[Any], group: str | None) -> list[Resumed]:
-        """Move the commit log of each partition that is in another place, and return where it is to be resumed.
+    def make(
+        self, sink: CommittingSink[Any], channel: KafkaBackedChannel[Any], group: str | None, *, joins: bool
+    ) -> list[Resumed]:
+        """Move the commit log of each partition that is in another place. Return where each is to be resumed.
 
-        The sink is open, and does not read in the group yet. The group's offset names the new place once the
-        partition is resumed. Raises Retry if the log is elsewhere and may not be moved: later than at the start, or
-        while others read the topic in the group, which commit below the path that they were started with.
+        The sink is open, and does not read in the group yet. If it `joins` the group, its reader commits the new
+        place with the group's offset: brokers take no offset from outside once there are members.
+        Raises Retry if the log is elsewhere and may not be moved: later than at the start, or while others read the
+        topic in the group, which commit below the path that they were started with.
         """
         if not sink.record:
             return []
@@ -35,9 +38,13 @@ class CommitLogMove:
                     raise Retry(refusal(claim.group, claim.record, sink.record, readers))
             self._over = True
             return []
-        moved = [sink.move_commit_log(claim, committed) for claim, committed in positions.items()]
+        found = [sink.move_commit_log(claim, committed) for claim, committed in positions.items()]
+        moved = [one for one in found if one is not None]
+        if moved and not joins:
+            offsets = {one.claim: one.position or 0 for one in moved}
+            channel.record(offsets, {one.claim.partition: one.last for one in moved})
         self._over = True
-        return [found for found in moved if found is not None]
+        return moved
 
 
 def refusal(group: str, there: str, here: str, readers: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ class KafkaGroup:
 
 
 def moved(move: CommitLogMove, sink: Any, group: Any) -> bool:
-    return bool(move.make(sink, group, None))
+    return bool(move.make(sink, group, None, joins=True))
 
 
 def test_it_moves_at_a_start_while_nobody_reads_the_topic() -> None:

@@ -162,7 +162,7 @@ class SinkRunner:
                 self.processor.failed(member.name)
         self._show_standbys(next((one for one in self._by_priority if one.delivery.is_open), None))
         if self.committing is not None and isinstance(self.channel.channel, KafkaBackedChannel):
-            self._move.make(self.committing, self.channel.channel, self.group)
+            self._move.make(self.committing, self.channel.channel, self.group, joins=True)
         self.reader = self.channel.reader(self, group=self.group, member=self.member)
         if self.committing is not None:
             self.committing.membership = self.reader.membership

@@ -108,7 +108,7 @@ class Query:
         for refusal in self.channel.refusals(self.job.sink.group, {}):
             raise refusal
         if self.committing is not None:
-            self._move.make(self.committing, self.channel, self.job.sink.group)
+            self._move.make(self.committing, self.channel, self.job.sink.group, joins=False)
         positions = self.channel.positions(self.job.sink.group)
         begun: dict[PartitionClaim, int] = {}
         fresh = []
