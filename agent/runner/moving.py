@@ -9,10 +9,10 @@ from plugins import CommittingSink, KafkaBackedChannel, Resumed, Retry
 
 
 class CommitLogMove:
-    """The move of one sink's commit log, at the start of an agent or of a Spark driver and at no other time.
+    """The move of one sink's commit log, before the sink begins to read.
 
-    An agent that runs keeps its commit log where it is. So two agents with different paths in one group do not take
-    the log from each other in turn: the one that comes second is refused.
+    While an agent reads, its commit log stays where it is. So two agents with different paths in one group do not
+    take the log from each other in turn: the one that comes second is refused.
     """
 
     def __init__(self) -> None:
@@ -25,14 +25,14 @@ class CommitLogMove:
 
         The sink is open, and does not read in the group yet. If it `joins` the group, its reader commits the new
         place with the group's offset: brokers take no offset from outside once there are members.
-        Raises Retry if the log is elsewhere and may not be moved: later than at the start, or while others read the
-        topic in the group, which commit below the path that they were started with.
+        Raises Retry if the log may not be moved. That is so while others read the topic in the group, which commit
+        below the path that they were started with. On Spark, which has no members, it is so later than at the start.
         """
         if not sink.record:
             return []
         positions = channel.positions(group)
         readers = sorted(member for member, partitions in channel.members(group).items() if partitions)
-        if self._over or readers:
+        if readers or (self._over and not joins):
             for claim, committed in positions.items():
                 if sink.is_elsewhere(claim) and not sink.finds_commit_log(claim, committed):
                     raise Retry(refusal(claim.group, claim.record, sink.record, readers))

@@ -49,8 +49,8 @@ class KafkaGroup:
         return self.readers
 
 
-def moved(move: CommitLogMove, sink: Any, group: Any) -> bool:
-    return bool(move.make(sink, group, None, joins=True))
+def moved(move: CommitLogMove, sink: Any, group: Any, *, joins: bool = True) -> bool:
+    return bool(move.make(sink, group, None, joins=joins))
 
 
 def test_it_moves_at_a_start_while_nobody_reads_the_topic() -> None:
@@ -65,12 +65,12 @@ def test_it_is_refused_with_the_readers_names() -> None:
     assert not sink.moves
 
 
-def test_an_agent_that_runs_does_not_move_it_later() -> None:
+def test_a_driver_that_runs_does_not_move_it_later() -> None:
     move, sink = CommitLogMove(), LoggingSink(HERE)
-    assert not moved(move, sink, KafkaGroup(HERE, {"h1": [0]}))
+    assert not moved(move, sink, KafkaGroup(HERE, {"h1": [0]}), joins=False)
     sink.log = THERE
     with pytest.raises(Retry, match=r"^group g has its commit log in hdfs:/old/\.flafka, not in hdfs:/new"):
-        moved(move, sink, KafkaGroup(THERE, {}))
+        moved(move, sink, KafkaGroup(THERE, {}), joins=False)
     assert not sink.moves
 
 

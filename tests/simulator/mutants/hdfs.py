@@ -201,8 +201,8 @@ COMMIT_RECORD = (
         "a commit log is moved only while its group has no members",
         ON_HDFS,
         "agent/runner/moving.py",
-        "if self._over or readers:",
-        "if self._over:",
+        "if readers or (self._over and not joins):",
+        "if self._over and not joins:",
         f"{OVERTAKEN}::test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes_elsewhere",
     ),
     Mutant(
