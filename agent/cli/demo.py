@@ -58,7 +58,7 @@ CONFIGURATION = CONF / "flafka.conf"
 MESSAGES = 500
 """Sent by `logger` over each of TCP and UDP in each of the two formats."""
 TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
-"""As conf/flafka.conf names them."""
+"""Names in conf/flafka.conf."""
 BROKER_HEAP_MB = 160
 ON_YARN = """\
 flafka.spark.conf.spark.yarn.jars = local:{spark}/jars/*
@@ -67,7 +67,7 @@ flafka.spark.conf.spark.executor.cores = 2
 flafka.spark.conf.spark.yarn.am.memory = 256m
 flafka.sinks.levels.checkpoint = {hdfs}/flafka/levels
 """
-"""What differs on YARN: its node, this host, has Spark, and state is where all executors reach it."""
+"""Options that differ on YARN: its node, this host, has Spark, and state is where all executors reach it."""
 
 
 @click.command()
@@ -96,7 +96,7 @@ flafka.sinks.levels.checkpoint = {hdfs}/flafka/levels
 def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> None:
     """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out.
 
-    With --json, what came out is JSON, and the steps are told on standard error.
+    With --json, what came out is JSON, and the steps go to standard error.
     """
     console.stderr = as_json
     if shutil.which("logger") is None:
@@ -329,7 +329,7 @@ class _Run:
 
 
 def _counts(rows: dict[str, dict[str, bytes]]) -> Counter[tuple[str, str]]:
-    """All minutes of each sender and level, out of rows with keys as `2026-01-31 12:00 broker-1 INFO`."""
+    """Return the events by sender and level, over all minutes, from rows like `2026-01-31 12:00 broker-1 INFO`."""
     counts: Counter[tuple[str, str]] = Counter()
     for key, row in rows.items():
         who, _, level = key[len("2026-01-31 12:00 ") :].rpartition(" ")

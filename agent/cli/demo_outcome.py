@@ -1,4 +1,4 @@
-"""What came of `agent demo`: what the agent counted beside what was read back."""
+"""Outcome of `agent demo`: the agent's figures beside the events that were read back."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ console = Console(highlight=False)
 
 @dataclass
 class DemoResult:
-    """What came of it: what the agent counted, and what was read back."""
+    """The agent's figures, and the events that were read back."""
 
     counters: dict[str, dict[str, str]]
     channel: int
     to_send: int
     on_yarn: bool = False
-    """Whether YARN's servers were among those that logged."""
+    """True if YARN's servers were among those that logged."""
     stores: list[tuple[str, str, int]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     samples: list[tuple[str, str]] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What the processor counted, by sender and level."""
+    """Events that the processor counted, by sender and level."""
     memory_mb: int = 0
     seconds: float = 0
 
@@ -45,26 +45,26 @@ class DemoResult:
             self.wrong.append(f"{name} holds {events:,} events, the channel {self.channel:,}")
 
     def count(self, source: str, counter: str) -> int:
-        """One of the agent's counters."""
+        """Return one of the agent's counters."""
         return int(self.counters.get(f"SOURCE.{source}", {}).get(counter, 0))
 
     @property
     def balanced(self) -> bool:
-        """Whether every event of the channel is in every store once, and every event received is accounted for."""
+        """Return True if each store has each event of the channel once, and no event received is missing."""
         return not self.wrong
 
     @property
     def filtered(self) -> int:
-        """Dropped on purpose, before the channel."""
+        """Return how many events were dropped on purpose, before the channel."""
         return sum(self.count(name, "EventFilteredCount") for name in SOURCES)
 
     @property
     def dropped(self) -> int:
-        """By the kernel, before the agent had them."""
+        """Return how many datagrams the kernel dropped, before the agent had them."""
         return self.count("udp", "KernelDropCount")
 
     def compare(self) -> None:
-        """What went in with what the channel has."""
+        """Compare the events that went in with those in the channel."""
         filtered, dropped = self.filtered, self.dropped
         received = sum(self.count(name, "EventReceivedCount") for name in SOURCES)
         arrived = self.count("tcp", "EventReceivedCount") + self.count("udp", "EventReceivedCount")
@@ -74,7 +74,7 @@ class DemoResult:
             self.wrong.append(f"logger sent {self.to_send:,}: {arrived:,} arrived, the kernel dropped {dropped:,}")
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return all of it, in values that JSON can hold."""
         return {
             "balanced": self.balanced,
             "wrong": self.wrong,

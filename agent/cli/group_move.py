@@ -32,32 +32,33 @@ def move(group_name: str, chosen: Chosen, to: str | None, yes: bool, as_json: bo
 
     spec = with_own_cluster(load_or_exit(chosen), ask=True)
     with naming_brokers(spec):
-        found = [one for sink in spec.sinks if (one := _moving(spec, sink, group_name, to))]
-        if not found:
-            text = f"{spec.name} has no sink in group {group_name} whose commit log could be moved"
-            raise click.ClickException(text)
-        rows = [row for sink, channel in found for row in _move(group_name, sink, channel, yes)]
+        found = [one for sink in spec.sinks if (one := _moving(spec, sink, to))]
+        if group_name not in (groups := {group for group, *_ in found}):
+            there = f"there are: {', '.join(sorted(groups))}" if groups else "it has no such sink at all"
+            raise click.ClickException(f"{spec.name} has no sink hdfs in group {group_name}; {there}")
+        rows = [
+            row for group, sink, channel in found if group == group_name for row in _move(group, sink, channel, yes)
+        ]
     show(("sink", "partition", "commit_log", "moved"), rows, as_json=as_json)
     if to is not None:
         text = f"before you start agents of the group, write into their configurations: {PATH} = {to}"
         click.echo(text, err=True)
 
 
-def _moving(
-    spec: AgentSpec, sink: SinkSpec, group: str, to: str | None
-) -> tuple[SinkSpec, KafkaBackedChannel] | None:
+def _moving(spec: AgentSpec, sink: SinkSpec, to: str | None) -> tuple[str, SinkSpec, KafkaBackedChannel] | None:
+    """Return a sink with a commit log that can be moved, its group and its channel; None for another sink."""
     if not issubclass(sink.cls, CommittingSink):
         return None
     channel = spec.channel(sink.channel).make()
-    if not isinstance(channel, KafkaBackedChannel) or channel.stream(sink.group).group != group:
+    made: CommittingSink = sink.make()
+    if not isinstance(channel, KafkaBackedChannel) or not made.record:
         return None
     if to is not None:
         config, problems = sink.cls.config_class.parse({**sink.properties, PATH: to})
         if config is None:
             raise click.BadParameter("; ".join(problem.message for problem in problems), param_hint="--to")
         sink = replace(sink, config=config)
-    made: CommittingSink = sink.make()
-    return (sink, channel) if made.record else None
+    return channel.stream(sink.group).group, sink, channel
 
 
 def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> list[tuple[str, str, str, bool]]:

@@ -28,7 +28,7 @@ class Diagnostic:
     instead: tuple[tuple[str, str], ...] | None = None
     """Properties, by their whole names, that say in place of that line what happens here; None: the line may stay."""
     uninstalled: bool = False
-    """Whether a library is missing on this machine: an error that is no mistake of the file."""
+    """True if a library is missing on this machine: an error that is no mistake of the file."""
 
     def __str__(self) -> str:
         level = "" if self.severity == "error" else f"{self.severity}: "

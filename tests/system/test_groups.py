@@ -257,6 +257,8 @@ def test_a_commit_log_moves_at_a_start_or_by_a_command_while_nobody_reads_in_the
     group.left()
     done = agent_command("group", "move", name, "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
     assert "true" not in done.stdout.lower(), done.stderr
+    done = agent_command("group", "move", "other", "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
+    assert f"a1 has no sink hdfs in group other; there are: {name}" in done.stderr
     assert delivered() == Counter(group.bodies)
 
 
