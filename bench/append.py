@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from agent.services.java import find_java
 from agent.services.running import RunningAgent, until
 from bench.frame import CPU, RATE, Bench, Figures
 from bench.frame.kafka import Topic, numbered, same

@@ -19,9 +19,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from agent.services.jars import ensure
-from agent.services.java import find_java
 from agent.services.running import until
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.kafka import Topic, same

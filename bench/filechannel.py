@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from agent.services.java import find_java
 from bench.frame import Bench, Figures, simply
 from channels.file import FileChannel
 from plugins import Batch, Event, conformance

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 
 from agent.audit.reconciliation import HdfsReader
-from agent.services.running import page, until
+from agent.services.running import until
+from agent.web import page
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, FLUMES, FORMS, INTO_HDFS, PLAIN, Stored, drain
 from bench.frame.peers import flume

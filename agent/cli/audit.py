@@ -46,7 +46,7 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
     It reads the reports in the topic `audit.topic`. Exit code: 1 if events are missing, too many or altered, else 0.
     """
     from agent.audit.publishing import OPTION
-    from agent.own_cluster import with_own_cluster
+    from agent.cli.own_cluster import with_own_cluster
 
     spec = with_own_cluster(load_or_exit(chosen), ask=True)
     topic = spec.options.audit_topic

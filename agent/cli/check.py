@@ -18,12 +18,12 @@ from confluent_kafka.admin import AdminClient
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
 from agent.cli.output import json_option
+from agent.cli.own_cluster import with_own_cluster
 from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
 from agent.config.kafka import share_brokers
 from agent.graph import graph_of, ways
-from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
 from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 from plugins.errors import ANY_FAILURE
@@ -84,7 +84,11 @@ def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
         return []
     from agent.runner.spark import versions
 
-    sentences = [*versions.wrong(spec.options), *(versions.wrong_with_master(spec.options) if connect else ())]
+    sentences = [*versions.wrong(spec.options)]
+    if connect:
+        from agent.services.spark import own_pages
+
+        sentences += versions.wrong_with_master(spec.options, own_pages())
     place = spec.option_places.get("spark.master", first.place)
     return [replace(_diagnostic(sentence, first, mode), place=place) for sentence in sentences]
 

@@ -34,16 +34,16 @@ from agent.audit.reconciliation import (
 )
 from agent.cli.demo_outcome import DemoResult, console
 from agent.cli.output import json_option
+from agent.jvm.jars import ensure_all
+from agent.runner.spark.home import spark_home
 from agent.services import ServiceError
 from agent.services.cluster import Cluster, data_directory
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
-from agent.services.jars import ensure_all
 from agent.services.kafka import KafkaCluster
 from agent.services.logs import CONF, LogPorts
 from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SolrCluster
-from agent.services.spark import spark_home
 from agent.services.yarn import YarnCluster
 from plugins import Components, FlafkaError, KafkaBackedChannel
 

@@ -201,7 +201,7 @@ def replay_letters(
 
 
 def _spec(chosen: Chosen) -> AgentSpec:
-    from agent.own_cluster import with_own_cluster
+    from agent.cli.own_cluster import with_own_cluster
 
     return with_own_cluster(load_or_exit(chosen), ask=True)
 

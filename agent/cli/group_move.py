@@ -28,7 +28,7 @@ def move(group_name: str, chosen: Chosen, to: str | None, yes: bool, as_json: bo
     does the same before any agent starts, so that several agents of one group can be changed. Files that were
     delivered stay where they are. If the command is interrupted, run it again: nothing is lost or delivered twice.
     """
-    from agent.own_cluster import with_own_cluster
+    from agent.cli.own_cluster import with_own_cluster
 
     spec = with_own_cluster(load_or_exit(chosen), ask=True)
     with naming_brokers(spec):

@@ -14,7 +14,7 @@ import click
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.kafka_admin import naming_brokers
 from agent.cli.output import json_option
-from agent.own_cluster import with_own_cluster
+from agent.cli.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, SinkSpec
 from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 

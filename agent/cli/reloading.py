@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from agent.cli.configured import Chosen
-from agent.own_cluster import with_own_cluster
+from agent.cli.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
 from plugins import FlafkaError
 

@@ -60,7 +60,7 @@ def replay(
 
     Dead letters are replayed by `agent dlq replay`.
     """
-    from agent.own_cluster import with_own_cluster
+    from agent.cli.own_cluster import with_own_cluster
     from agent.runner.replaying import replay_of
 
     if not start < end:

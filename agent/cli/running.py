@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from agent.cli.configured import Chosen
-from agent.services.process import listeners, open_files
 from plugins import PortTaken
 
 
@@ -19,7 +18,9 @@ def running_agents(chosen: Chosen, name: str) -> list[int]:
 
 
 def held_by(pid: int, taken: PortTaken) -> bool:
-    """Whether that process is what listens on the port."""
+    """Return True if that process listens on the port."""
+    from agent.services.process import listeners, open_files
+
     return bool(listeners(udp=taken.udp).get(taken.port, set()) & open_files(pid))
 
 

@@ -48,7 +48,7 @@ def sandbox() -> None:
 def up(services: Sequence[str], as_json: bool) -> None:
     """Start the servers that are not running, all or those named, and wait until each of them serves."""
     with clusters() as found:
-        from agent.services.jars import ensure_all
+        from agent.jvm.jars import ensure_all
 
         names = [*dict.fromkeys(services or USUAL)]
         if "yarn" in names and "hdfs" not in names:
@@ -100,7 +100,7 @@ def hbase(arguments: Sequence[str]) -> None:
 def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
     """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself comes with pyspark."""
     with clusters():
-        from agent.services.jars import bundle
+        from agent.jvm.jars import bundle
 
         size = bundle(directory, *(services or NAMES))
     wheels = directory / "wheels"
@@ -182,8 +182,8 @@ def _show(clusters: dict[str, Cluster], as_json: bool) -> bool:
 
 def _become(service: str, arguments: Sequence[str]) -> None:
     """Become the native tool: terminal, signals and exit code are its own."""
-    from agent.services.jars import ensure
-    from agent.services.java import find_java
+    from agent.jvm.jars import ensure
+    from agent.jvm.java import find_java
 
     with clusters() as found:
         cluster: Any = found[service]

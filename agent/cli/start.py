@@ -19,9 +19,9 @@ from dataclasses import replace
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.own_cluster import with_own_cluster
 from agent.cli.reloading import Reloader
 from agent.logs import FORM, LEVEL, log_to_stderr
-from agent.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
 from agent.stacks import tell

@@ -31,7 +31,7 @@ def trace(event_id: str, chosen: Chosen, as_json: bool) -> None:
 
     Exit code: 0 if the event was found anywhere, else 1.
     """
-    from agent.own_cluster import with_own_cluster
+    from agent.cli.own_cluster import with_own_cluster
     from agent.tracing import id_in
     from agent.tracing import trace as followed
 

@@ -1,5 +1,5 @@
-"""Real servers (Kafka, HDFS, HBase, Solr, Spark) from locked jars, without root, containers or Maven."""
+"""Real servers (Kafka, HDFS, HBase, Solr, Spark, YARN) from locked jars, without root, containers or Maven."""
 
+from agent.jvm import ServiceError
 
-class ServiceError(Exception):
-    """A server or its jars could not be made ready; the message tells the user what to do."""
+__all__ = ["ServiceError"]

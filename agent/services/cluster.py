@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from xml.sax.saxutils import escape
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import Java, find_java
 from agent.services import ServiceError
-from agent.services.jars import ensure
-from agent.services.java import Java, find_java
 from agent.services.logs import LogPorts
 from agent.services.process import ServerProcess, await_ready, listeners
 from agent.services.running import free_ports

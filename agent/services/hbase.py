@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from agent.jvm.java import Java
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command, listening, site_xml
-from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
 
 MASTER, THRIFT = "master", "thrift"

@@ -15,9 +15,9 @@ from typing import ClassVar, NamedTuple, Self
 
 import javaproperties
 
+from agent.jvm.java import Java
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, PortInUse, data_directory, java_command, listening
-from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
 
 NODES = (1, 2, 3)

@@ -1,6 +1,5 @@
 """How the servers log: into a file of their own and, where an agent is named, to that agent as its applications."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,34 +50,6 @@ def log4j1_options(name: str, log: Path, intake: LogPorts | None) -> list[str]:
         settings = CONF / "log4j" / "log4j.xml"
         options += [f"-Dlog4j.configuration={settings.as_uri()}", *_agent(name, intake.avro)]
     return options
-
-
-_ERROR = re.compile(
-    r"(?:\S+ \S+ (?:ERROR|FATAL) \S+ (?!.*(?:Exception|Error)\b)|(?:.*\s)?(?=[\w.$]*(?:Exception|Error)(?:: |$)))(.+)"
-)
-"""A line that begins an error, of log4j or of Java itself; what of it is worth telling."""
-_CAUSE = "Caused by: "
-
-
-def last_error(log: Path, start: int = 0) -> str:
-    """The latest error in a Java program's log, from that byte on, with what caused it first; empty for none."""
-    error = cause = ""
-    for line in tail(log, start):
-        if line.startswith(_CAUSE):
-            cause = line.removeprefix(_CAUSE)
-        elif not line[:1].isspace() and (found := _ERROR.fullmatch(line)):
-            error, cause = found[1], ""
-    return error if not cause or cause in error else f"{error} ({cause})" if error else cause
-
-
-def tail(log: Path, start: int) -> list[str]:
-    """The lines of a log from that byte on, at most the last megabyte; none where it cannot be read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(start, file.seek(0, 2) - (1 << 20)))
-            return file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def _agent(name: str, port: int) -> list[str]:

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from agent.jvm.logs import last_error
 from agent.services import ServiceError
-from agent.services.logs import last_error
 
 POLL = 0.1  # seconds between two looks at a condition
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
 import json
 import os
 import random
@@ -18,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from agent.jvm.jars import cache_directory
 from agent.services import ServiceError
-from agent.services.jars import cache_directory
+from agent.web import page
 
 PATIENCE_SECONDS = 400.0
 """What is waited for comes within a minute, but for a busy machine."""
@@ -77,19 +77,6 @@ def _any_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def page(host: str, port: int, path: str, seconds: float = 5) -> tuple[int, bytes]:
-    """Status and body of a page by HTTP, without any proxy; `(0, b"")` without an answer."""
-    connection = http.client.HTTPConnection(host, port, timeout=seconds)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):
-        return 0, b""
-    finally:
-        connection.close()
 
 
 class RunningAgent:

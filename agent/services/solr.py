@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from agent.jvm.java import Java
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command
-from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
-from agent.services.running import page
+from agent.web import page
 
 SOLR = "solr"
 HEAP_MB = 160

@@ -1,6 +1,5 @@
 """Spark on this machine: a standalone master and two workers, whose Python has nothing of ours."""
 
-import json
 import os
 import shlex
 import shutil
@@ -8,32 +7,20 @@ import signal
 import sys
 import venv
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from agent.services import ServiceError
+from agent.jvm.java import Java
+from agent.runner.spark.home import JVM, spark_home
+from agent.runner.spark.master import ask_master
 from agent.services.cluster import HOST, Cluster, java_command, listening
-from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
-from agent.services.running import page
 
 MASTER = "master"
 WORKERS = ["worker-1", "worker-2"]
 MASTER_HEAP_MB, WORKER_HEAP_MB = 192, 160
 EXECUTOR_MB = 1024
 """What a worker has for executors: one with Spark's default of `spark.executor.memory`."""
-
-_OPENED = (
-    "java.io java.lang java.lang.invoke java.lang.reflect java.net java.nio java.util java.util.concurrent "
-    "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
-)
-JVM = [
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split()),
-    "-Dio.netty.tryReflectionSetAccessible=true",
-]
-"""What each of Spark's JVMs reaches into the JDK for."""
 
 EXECUTORS_JAVA = """\
 #!/bin/sh
@@ -185,18 +172,7 @@ def bare_python(directory: Path) -> Path:
     return directory / "data" / "python{}.{}".format(*sys.version_info)
 
 
-def spark_home() -> Path:
-    """The Spark in pyspark. Raises `ServiceError` where it is not installed."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise ServiceError("Spark comes with pyspark: pip install 'flafka[spark]'")
-    return Path(found.origin).parent
-
-
-def ask_master(host: str, port: int) -> dict[str, Any] | None:
-    """What a standalone master's web page tells of it, in JSON; None without an answer."""
-    try:
-        told: dict[str, Any] = json.loads(page(host, port, "/json/")[1])
-    except ValueError:
-        return None
-    return told
+def own_pages() -> dict[tuple[str, int], int]:
+    """Port of the web page of this user's own master, by the master's address; empty before its first start."""
+    ports = SparkCluster.default().state().get("ports", {})
+    return {(HOST, ports[MASTER]): ports[f"{MASTER}-ui"]} if ports else {}

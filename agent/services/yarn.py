@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import Java
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, data_directory, java_command, site_xml
 from agent.services.hdfs import LOGGING, HdfsCluster
-from agent.services.jars import ensure
-from agent.services.java import Java
 from agent.services.logs import log4j1_options
 from agent.services.process import listeners
-from agent.services.running import page
 from agent.services.spark import bare_environment, bare_python, make_bare_java, make_bare_python
+from agent.web import page
 
 RESOURCEMANAGER, NODEMANAGER = "resourcemanager", "nodemanager"
 HEAP_MB = 160

@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agent.jvm.java import find_java
 from agent.services import ServiceError
-from agent.services.java import find_java
 from bench.frame import Missing
 from bench.frame.processes import program
 from tests.interop import debian

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.services.jars import read_lock
-from agent.services.java import find_java
+from agent.jvm.jars import read_lock
+from agent.jvm.java import find_java
 from bench.frame import Bench
 
 WIDTH = 80

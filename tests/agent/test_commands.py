@@ -157,7 +157,7 @@ def test_what_it_prints_is_json_and_nothing_else(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("agent.services.jars.bundle", lambda *_: 5)
+    monkeypatch.setattr("agent.jvm.jars.bundle", lambda *_: 5)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 1))
     conf = f"{CONF}a1.deadletters.directory = {tmp_path}\n"
     (tmp_path / "agent.conf").write_text(conf)

@@ -7,9 +7,9 @@ import re
 import subprocess
 from pathlib import Path
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from agent.services.jars import ensure
-from agent.services.java import find_java
 
 SOURCES = Path(__file__).parent / "java"
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"

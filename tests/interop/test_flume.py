@@ -13,10 +13,10 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import find_java
 from agent.services import ServiceError
 from agent.services.cluster import java_command
-from agent.services.jars import ensure
-from agent.services.java import find_java
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from agent.services.java import find_java
 from plugins.shared.morphline import BODY, Failed, JsonNode, Morphline, MorphlineRecord, text
 from tests.interop.jvm import SOURCES, compiled
 

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from agent.services.jars import ensure
-from agent.services.java import find_java
 from agent.services.process import ServerProcess
 from agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.services.java import find_java
+from agent.jvm.java import find_java
 from plugins.shared.simpledate import SimpleDateFormat
 
 ZONE = "Europe/Berlin"

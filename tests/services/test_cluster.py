@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from agent.jvm.java import Java
 from agent.services import ServiceError, cluster
 from agent.services.cluster import Cluster, PortInUse, listening
-from agent.services.java import Java
 from agent.services.kafka import KafkaCluster
 from agent.services.running import free_ports, until
 

@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import Java, find_java
 from agent.services.cluster import HOST, java_command
 from agent.services.hdfs import NAMENODE, HdfsCluster, _jmx
-from agent.services.jars import ensure
-from agent.services.java import Java, find_java
 from agent.services.running import until
 
 SECOND = "namenode-2"

@@ -10,10 +10,10 @@ from typing import Any
 import happybase
 import pytest
 
+from agent.jvm.jars import ensure
+from agent.jvm.java import find_java
 from agent.services.cluster import HOST, listening
 from agent.services.hbase import THRIFT, HBaseCluster
-from agent.services.jars import ensure
-from agent.services.java import find_java
 from agent.services.process import await_ready
 from agent.services.running import until
 from plugins import Batch, Event, Origin, Retry, conformance

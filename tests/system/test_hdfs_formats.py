@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent.jvm.jars import ensure_all
+from agent.jvm.java import find_java
 from agent.services.hdfs import HdfsCluster
-from agent.services.jars import ensure_all
-from agent.services.java import find_java
 from plugins import Batch, Event, Origin, PartitionClaim
 from sinks.hdfs import HdfsConfig, HdfsSink
 

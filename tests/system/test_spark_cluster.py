@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.runner.spark.master import ask_master
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
-from agent.services.spark import MASTER, WORKERS, SparkCluster, ask_master
+from agent.services.spark import MASTER, WORKERS, SparkCluster
 from tests.system.running import ROOT, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
 from tests.system.test_proofs_formats import put
 

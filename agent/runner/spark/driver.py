@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent.jvm import ServiceError
 from agent.logs import log_to_stderr
 from agent.options import YARN, is_local
 from agent.runner.deadletters.letters import dead_letters_of
@@ -38,7 +39,6 @@ from agent.runner.spark.progress import listener, report, report_application, re
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.runner.spark.yarn import OnYarn, tag_of
-from agent.services import ServiceError
 from agent.stacks import tell
 from plugins import FlafkaError, Retry, StreamingSink
 

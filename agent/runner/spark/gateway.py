@@ -23,12 +23,12 @@ from pathlib import Path
 import javaproperties
 
 from agent.hadoop import hadoop_configuration
+from agent.jvm.jars import ensure
+from agent.jvm.java import find_java
+from agent.jvm.logs import last_error, tail
 from agent.options import YARN, is_local
+from agent.runner.spark.home import JVM
 from agent.runner.spark.workplace import used
-from agent.services.jars import ensure
-from agent.services.java import find_java
-from agent.services.logs import last_error, tail
-from agent.services.spark import JVM
 from plugins import Retry, require
 
 JVM_START_SECONDS = 180.0

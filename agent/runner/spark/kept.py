@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.hadoop import HadoopConfiguration
-from agent.services.jars import cache_directory
-from agent.services.spark import spark_home
+from agent.jvm.jars import cache_directory
+from agent.runner.spark.home import spark_home
 from plugins import Retry, require
 
 log = logging.getLogger("spark")

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from agent.services.jars import cache_directory
+from agent.jvm.jars import cache_directory
 from plugins import FlafkaError
 from plugins.installed import GROUP
 

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from agent.hadoop import hadoop_configuration
+from agent.jvm import ServiceError
+from agent.jvm.jars import read_lock
+from agent.jvm.java import find_java
 from agent.options import YARN, AgentOptions, is_local, masters
 from agent.runner.spark.kept import default_file_system, jars_bytes, jars_remembered
+from agent.runner.spark.master import ask_master, master_version
 from agent.runner.spark.resourcemanager import told_of_yarn, wrong_with_yarn
 from agent.runner.spark.session import brings_environment, own_address, workers_python
-from agent.services import ServiceError
-from agent.services.jars import read_lock
-from agent.services.java import find_java
-from agent.services.running import page
-from agent.services.spark import SparkCluster, ask_master
 from plugins import Caution, FlafkaError
 
 UI_PORT = "spark.conf.spark.master.ui.port"
@@ -62,8 +61,13 @@ def wrong(options: AgentOptions) -> Iterator[str]:
         )
 
 
-def wrong_with_master(options: AgentOptions) -> Iterator[str]:
-    """What YARN, or the master of a standalone cluster, tells, asked now; nothing of another kind of master."""
+def wrong_with_master(
+    options: AgentOptions, known_pages: Mapping[tuple[str, int], int] | None = None
+) -> Iterator[str]:
+    """Ask YARN, or the master of a standalone cluster, what keeps the agent's Spark from running.
+
+    `known_pages` has the port of a master's web page, by the master's address, if it is neither configured nor 8080.
+    """
     if options.spark_master == YARN:
         yield from wrong_with_yarn(options)
         return
@@ -75,8 +79,9 @@ def wrong_with_master(options: AgentOptions) -> Iterator[str]:
     except FlafkaError as e:
         yield str(e)
         return
-    pages = [(host, _ui_port(host, port, options)) for host, port in addresses]
-    seen = [(version, ask_master(*one)) for one in pages if (version := _version(*one))]
+    known, named = known_pages or {}, options.spark_conf.get(UI_PORT.removeprefix("spark.conf."))
+    pages = [(host, int(named or known.get((host, port), 8080))) for host, port in addresses]
+    seen = [(version, ask_master(*one)) for one in pages if (version := master_version(*one))]
     if not seen:
         where = ", ".join(f"http://{host}:{port}" for host, port in pages)
         yield Caution(f"{master} does not tell its version at {where}: {UI_PORT} names the port of its web page")
@@ -116,17 +121,3 @@ def _pyspark() -> str | None:
 
 def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
-
-
-def _ui_port(host: str, port: int, options: AgentOptions) -> int:
-    """Where the master's web page is: as configured, or the sandbox's, or Spark's default."""
-    sandbox = SparkCluster.default().state().get("ports", {})
-    own = host == "127.0.0.1" and sandbox.get("master") == port
-    return int(options.spark_conf.get(UI_PORT.removeprefix("spark.conf.")) or (sandbox["master-ui"] if own else 8080))
-
-
-def _version(host: str, port: int) -> str | None:
-    """The version that a master's web page shows; None without one."""
-    text = page(host, port, "/")[1].decode(errors="replace")
-    found = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', text)
-    return found[1] if found else None

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar, cast
 
-from agent.services import ServiceError
+from agent.jvm import ServiceError
 from agent.topology import AgentSpec, ComponentSpec
 from plugins import FlafkaError
 from plugins.shared.kafkaclient import KafkaEndConfig
