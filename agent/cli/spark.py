@@ -27,11 +27,11 @@ def upload(chosen: Chosen, as_json: bool) -> None:
     HADOOP_CONF_DIR or YARN_CONF_DIR names the cluster. The jars go below the user's directory there, or below
     spark.yarn.stagingDir of the configuration, in `.flafka/spark`. Without it Spark uploads them at each start.
     """
-    from agent.hadoop import hadoop_configuration
     from agent.options import YARN
     from agent.runner.spark.gateway import kill_gateway, start_gateway
-    from agent.runner.spark.kept import KeptFiles, remember_jars, upload_jars
     from agent.runner.spark.session import hadoop_jvm
+    from agent.yarn.hadoop import hadoop_configuration
+    from agent.yarn.kept import KeptFiles, remember_jars, upload_jars
 
     spec = load_or_exit(chosen)
     if spec.options.spark_master != YARN:

@@ -16,7 +16,7 @@ from agent.config.properties import Property, words
 from agent.config.runners import SinkBinding, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
-from agent.hadoop import hadoop_configuration
+from agent.onyarn import hadoop_configuration
 from agent.options import YARN, AgentOptions, SinkErrors
 from agent.topology import (
     AgentSpec,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.hadoop import hadoop_configuration
 from agent.jvm import java
 from agent.options import AgentOptions
 from agent.runner.spark import versions
 from agent.runner.spark.driver import reason
-from agent.runner.spark.kept import remember_jars
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
 from agent.services.cluster import site_xml
+from agent.yarn.hadoop import hadoop_configuration
+from agent.yarn.kept import remember_jars
 from plugins import Caution
 from tests.fixtures.ports import free_port
 

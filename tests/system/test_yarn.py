@@ -17,9 +17,9 @@ import pyhdfs
 import pytest
 
 from agent.audit.reconciliation import HdfsReader
-from agent.runner.spark.kept import DRAFT_SECONDS
 from agent.services.kafka import KafkaCluster
 from agent.services.yarn import NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from agent.yarn.kept import DRAFT_SECONDS
 from tests.system.onyarn import small
 from tests.system.running import ROOT, agent_command, kafka_channel, unique
 
@@ -27,7 +27,7 @@ UPLOAD = """
 import os, signal, sys, time
 from pathlib import Path
 from agent.cli import main
-from agent.runner.spark import kept
+from agent.yarn import kept
 
 home, turn, *arguments = sys.argv[1:]
 kept.spark_home = lambda: Path(home)  # 400 MB of jars would be uploaded in the same way

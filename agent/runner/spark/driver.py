@@ -25,6 +25,7 @@ from typing import Any
 
 from agent.jvm import ServiceError
 from agent.logs import log_to_stderr
+from agent.onyarn import OnYarn, agent_on_yarn
 from agent.options import YARN, is_local
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.notices import Heard
@@ -38,7 +39,6 @@ from agent.runner.spark.processing import Processing
 from agent.runner.spark.progress import listener, report, report_application, report_end, report_rejected
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
-from agent.runner.spark.yarn import OnYarn, tag_of
 from agent.stacks import tell
 from plugins import FlafkaError, Retry, StreamingSink
 
@@ -80,7 +80,7 @@ def _run(job: Job) -> None:
     threading.Thread(target=_end_with_the_agent, args=(job, done), daemon=True).start()
     on_yarn = None
     if job.options.spark_master == YARN:
-        on_yarn = OnYarn(tag_of(job.agent, job.configuration), partial(_missing, job), report_application)
+        on_yarn = agent_on_yarn(job.agent, job.configuration, partial(_missing, job), report_application)
     threading.Thread(target=_end_before_it_begins, args=(job, on_yarn, stopping, begun), daemon=True).start()
     try:
         spark, gateway = start_session(

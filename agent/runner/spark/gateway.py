@@ -22,10 +22,10 @@ from pathlib import Path
 
 import javaproperties
 
-from agent.hadoop import hadoop_configuration
 from agent.jvm.jars import ensure
 from agent.jvm.java import find_java
 from agent.jvm.logs import last_error, tail
+from agent.onyarn import hadoop_configuration
 from agent.options import YARN, is_local
 from agent.runner.spark.home import JVM
 from agent.runner.spark.workplace import used

@@ -7,16 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.hadoop import hadoop_configuration
+from agent.onyarn import OnYarn, hadoop_configuration, session_on_yarn
 from agent.options import YARN, AgentOptions, is_local, masters
 from agent.runner.spark.gateway import Gateway, connector, start_gateway
 from agent.runner.spark.packing import pack
-from agent.runner.spark.yarn import OnYarn
 from plugins import Retry
 
 log = logging.getLogger("spark")
@@ -50,7 +48,7 @@ def start_session(
     """
     master, own = options.spark_master, options.spark_conf
     if master == YARN and on_yarn is None:
-        on_yarn = OnYarn(f"flafka-{uuid.uuid4().hex}", log.warning)
+        on_yarn = session_on_yarn(log.warning)
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -6,16 +6,13 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
 
-from agent.hadoop import hadoop_configuration
 from agent.jvm import ServiceError
 from agent.jvm.jars import read_lock
 from agent.jvm.java import find_java
+from agent.onyarn import described, wrong_with_files, wrong_with_yarn
 from agent.options import YARN, AgentOptions, is_local, masters
-from agent.runner.spark.kept import default_file_system, jars_bytes, jars_remembered
 from agent.runner.spark.master import ask_master, master_version
-from agent.runner.spark.resourcemanager import told_of_yarn, wrong_with_yarn
 from agent.runner.spark.session import brings_environment, own_address, workers_python
 from plugins import Caution, FlafkaError
 
@@ -27,7 +24,7 @@ def told(options: AgentOptions, *, asking: bool = False) -> str:
     """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`. `asking`: and of YARN."""
     master = options.spark_master
     text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
-    if asking and master == YARN and (yarn := told_of_yarn(options)):
+    if asking and master == YARN and (yarn := described(options)):
         text += f" ({yarn})"
     what = "executors" if master == YARN else "workers"
     needed = f"; its {what} need a {workers_python(options)}, without packages"
@@ -50,7 +47,7 @@ def wrong(options: AgentOptions) -> Iterator[str]:
     except ServiceError as e:
         yield str(e)
     if options.spark_master == YARN:
-        yield from _wrong_with_files(options.spark_conf)
+        yield from wrong_with_files(options.spark_conf)
     if is_local(options.spark_master) or brings_environment(options.spark_conf):
         return
     named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
@@ -91,25 +88,6 @@ def wrong_with_master(
             yield text if _minor(version) != _minor(spark) else Caution(text)
         if status and status["status"] == "ALIVE" and not status["aliveworkers"]:
             yield Caution(f"{master} has no workers: nothing is delivered until one is there")
-
-
-def _wrong_with_files(conf: Mapping[str, str]) -> Iterator[str]:
-    """What is known, asking nobody, of the files that executors on YARN need."""
-    try:
-        hadoop = hadoop_configuration()
-    except FlafkaError:
-        return  # it is said elsewhere
-    places = conf.get("spark.yarn.stagingDir", ""), default_file_system(hadoop, conf)
-    if next(filter(None, (urlsplit(place).scheme for place in places)), "file") == "file":
-        yield Caution(
-            "fs.defaultFS, in core-site.xml beside yarn-site.xml, names no file system of the cluster: what "
-            "executors need is put on this host's own disk, which other hosts do not have"
-        )
-    elif not {"spark.yarn.jars", "spark.yarn.archive"} & conf.keys() and not jars_remembered(hadoop, conf):
-        yield Caution(
-            f"Spark uploads its own jars, {jars_bytes() / 1e6:.0f} MB, to HDFS at each start: `agent spark upload` "
-            "puts them there once, or spark.conf.spark.yarn.jars or spark.conf.spark.yarn.archive names them there"
-        )
 
 
 def _pyspark() -> str | None:

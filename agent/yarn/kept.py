@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from agent.hadoop import HadoopConfiguration
 from agent.jvm.jars import cache_directory
 from agent.runner.spark.home import spark_home
-from plugins import Retry, require
+from agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
+from plugins import Caution, FlafkaError, Retry, require
 
 log = logging.getLogger("spark")
 
@@ -152,6 +153,25 @@ def jars_remembered(hadoop: HadoopConfiguration, conf: Mapping[str, str]) -> boo
 def default_file_system(hadoop: HadoopConfiguration, conf: Mapping[str, str]) -> str:
     """The one of the cluster, such as `hdfs://namenode:8020`; that of Hadoop itself where none is named."""
     return conf.get("spark.hadoop.fs.defaultFS") or hadoop.get("fs.defaultFS") or "file:///"
+
+
+def wrong_with_files(conf: Mapping[str, str]) -> Iterator[str]:
+    """Find what is wrong with the places of the files that executors on YARN need, without a connection."""
+    try:
+        hadoop = hadoop_configuration()
+    except FlafkaError:
+        return  # an error of the configuration says so
+    places = conf.get("spark.yarn.stagingDir", ""), default_file_system(hadoop, conf)
+    if next(filter(None, (urlsplit(place).scheme for place in places)), "file") == "file":
+        yield Caution(
+            "fs.defaultFS, in core-site.xml beside yarn-site.xml, names no file system of the cluster: what "
+            "executors need is put on this host's own disk, which other hosts do not have"
+        )
+    elif not {"spark.yarn.jars", "spark.yarn.archive"} & conf.keys() and not jars_remembered(hadoop, conf):
+        yield Caution(
+            f"Spark uploads its own jars, {jars_bytes() / 1e6:.0f} MB, to HDFS at each start: `agent spark upload` "
+            "puts them there once, or spark.conf.spark.yarn.jars or spark.conf.spark.yarn.archive names them there"
+        )
 
 
 def _mark(hadoop: HadoopConfiguration, conf: Mapping[str, str]) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.config import load
-from agent.hadoop import hadoop_configuration
 from agent.services.cluster import site_xml
+from agent.yarn.hadoop import hadoop_configuration
 from plugins import Components, FlafkaError
 
 CONFIGURATION = """

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agent.runner.spark.kept import KeptFiles, jars_archive
 from agent.state import state_directory
+from agent.yarn.kept import KeptFiles, jars_archive
 from plugins import Retry
 
 log = logging.getLogger("spark")
@@ -141,7 +141,7 @@ def be_alone(tag: str) -> None:
     _held.append(lock)
 
 
-class OnYarn:
+class YarnApplication:
     """What a driver's session has to do with YARN: before it, while it waits, and when it is over."""
 
     def __init__(

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agent.hadoop import hadoop_configuration
 from agent.options import AgentOptions
-from agent.runner.spark import resourcemanager, yarn
-from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
 from agent.runner.spark.session import _placed
-from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
 from agent.services.cluster import site_xml
 from agent.services.running import until
+from agent.yarn import application, resourcemanager
+from agent.yarn.application import Application, YarnApplication, be_alone, plain, tag_of
+from agent.yarn.hadoop import hadoop_configuration
+from agent.yarn.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
 from plugins import Caution, Retry
 from tests.fixtures.ports import free_port
 
@@ -51,16 +51,16 @@ class FakeYarn:
         return "100 %"
 
 
-def of(*applications: Application) -> tuple[OnYarn, FakeYarn, list[str], list[dict[str, str]]]:
+def of(*applications: Application) -> tuple[YarnApplication, FakeYarn, list[str], list[dict[str, str]]]:
     said, shown = list[str](), list[dict[str, str]]()
-    made, fake = OnYarn("tag", said.append, lambda one: shown.append({**one})), FakeYarn(*applications)
+    made, fake = YarnApplication("tag", said.append, lambda one: shown.append({**one})), FakeYarn(*applications)
     made.yarn = fake  # type: ignore[assignment]  # it has what is asked of it here
     return made, fake, said, shown
 
 
 def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yarn, "APPLICATION_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(yarn, "CONTAINER_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(application, "APPLICATION_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(application, "CONTAINER_WAIT_SECONDS", 0.05)
     made, fake, said, shown = of()
     with made.submitting():
         fake.known = [ONE]
@@ -76,13 +76,13 @@ def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.Monk
 
 
 def test_a_container_that_starts_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yarn, "APPLICATION_CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(yarn, "CONTAINER_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(application, "APPLICATION_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(application, "CONTAINER_WAIT_SECONDS", 0.0)
     made, fake, said, _ = of(replace(ONE, containers=1))
     with made.submitting():
         until(lambda: fake.asked > 5, "questions", 60)
         assert not said
-        monkeypatch.setattr(yarn, "LAUNCH_SECONDS", 0.0)
+        monkeypatch.setattr(application, "LAUNCH_SECONDS", 0.0)
         until(lambda: said, "a word", 60)
 
 
@@ -101,7 +101,7 @@ def test_executors_that_are_not_given() -> None:
 def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     made, fake, _, _ = of(replace(ONE, state="RUNNING"))
     with monkeypatch.context() as hasty:
-        hasty.setattr(yarn, "LAST_RESPONSE_SECONDS", 0.1)
+        hasty.setattr(application, "LAST_RESPONSE_SECONDS", 0.1)
         assert made.why_over() is None
     fake.known = [replace(ONE, state="KILLED", end="KILLED", diagnostics="Application was killed by user ann")]
     assert made.why_over() == (
@@ -129,21 +129,21 @@ def test_a_tag_is_one_agent_s_and_held_by_one_driver(tmp_path: Path, monkeypatch
     assert len(tags) == 3
     assert tag_of("A,1", "/etc/a.conf").startswith("flafka-a-1-")
     assert all(tag == tag.lower() and len(tag) <= 100 for tag in tags)
-    monkeypatch.setattr(yarn, "_held", [])
+    monkeypatch.setattr(application, "_held", [])
     tag = tags.pop()
     be_alone(tag)
     with pytest.raises(Retry, match="another driver of this agent runs on this host"):
         be_alone(tag)
-    yarn._held.pop().close()
+    application._held.pop().close()
     be_alone(tag)
-    yarn._held.pop().close()
+    application._held.pop().close()
 
 
 def test_diagnostics_in_one_line() -> None:
     assert plain("[Mon Nov 23 11:00:00 +0000 2026] Application is added\n  to the scheduler. ") == (
         "Application is added to the scheduler."
     )
-    assert len(plain("x" * 10_000)) == yarn.LONGEST_TEXT + 1
+    assert len(plain("x" * 10_000)) == application.LONGEST_TEXT + 1
 
 
 @pytest.mark.parametrize(
