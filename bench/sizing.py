@@ -1,7 +1,7 @@
 """What `agent size` computes, beside what one agent takes of the same load: syslog, a mask, Kafka, text on HDFS.
 
 Lines come at a steady rate, far below what the machine could take, so that nothing waits. The peer is the model, with
-the costs that are in agent/sizing.toml and machines that are used in full: a ratio of 1.1 says that the load took a
+the costs of agent/sizing/costs.toml and machines that are used in full: a ratio of 1.1 says that the load took a
 tenth more than the model had computed. Disks are not compared, as numbered lines are smaller there than any log.
 
 The same again with the sink on Spark: a standalone master and two workers of one core. The driver counts as the

@@ -69,7 +69,7 @@ def size(
 ) -> None:
     """Estimate what a load takes: cores, brokers, partitions, disk, files.
 
-    It computes with costs of one machine. agent/sizing.toml says of each whether ./dev bench has measured it or
+    It computes with costs of one machine. agent/sizing/costs.toml says of each whether ./dev bench has measured it or
     whether it is assumed; docs/performance.md has the formulas.
     """
     if runner == "spark" and not sink.startswith("hdfs"):

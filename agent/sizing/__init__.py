@@ -1,6 +1,6 @@
 """The sizing model behind `agent size`: what a load takes, computed from costs of one machine.
 
-The costs are in `sizing.toml`, each with where it was measured, or that it is assumed. The formulas are in
+The costs are in `costs.toml`, each with where it was measured, or that it is assumed. The formulas are in
 docs/performance.md.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from plugins import FlafkaError
 
-COSTS = Path(__file__).with_suffix(".toml")
+COSTS = Path(__file__).with_name("costs.toml")
 SOURCES = ("syslog", "taildir", "avro")
 SINKS = ("hdfs-text", "hdfs-parquet", "hbase", "solr")
 SPARE_DISK = 0.2
