@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from plugins import Batch, Difference, Event, Interceptor, agreement, option
+from plugins.morphline.options import DIFFERENCES, MorphlineConfig
+from plugins.morphline.record import BODY, Failed, MorphlineRecord, text
 from plugins.options import with_default
-from plugins.shared.morphline import BODY, Failed, Morphline, MorphlineRecord, text
-from plugins.shared.morphline.options import DIFFERENCES, MorphlineConfig
+
+if TYPE_CHECKING:
+    from plugins.morphline.morphline import Morphline
 
 
 class MorphlineInterceptorConfig(MorphlineConfig):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pydantic
 
 from plugins import Problem, agreement, option
-from plugins.shared.morphline import Morphline
-from plugins.shared.morphline.hocon import Scalar
-from plugins.shared.morphline.options import MorphlineConfig
+from plugins.morphline.hocon import Scalar
+from plugins.morphline.options import MorphlineConfig
 from sinks.bulk import DocumentsConfig
 from sinks.templates import Template
+
+if TYPE_CHECKING:
+    from plugins.morphline.morphline import Morphline
 
 _HANDLER = "org.apache.flume.sink.solr.morphline.MorphlineHandlerImpl"
 _MADE_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", "header_suffix", "fields")

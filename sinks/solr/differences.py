@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plugins import Difference
-from plugins.shared.morphline.options import DIFFERENCES
+from plugins.morphline.options import DIFFERENCES
 
 _OPTION = "morphlineFile"
 SOLR = (

@@ -7,10 +7,13 @@ import fnmatch
 import hashlib
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugins import Event, EventId, Retry, require
-from plugins.shared.morphline import BODY, JsonNode, Morphline, MorphlineRecord
+from plugins.morphline.record import BODY, JsonNode, MorphlineRecord
+
+if TYPE_CHECKING:
+    from plugins.morphline.morphline import Morphline
 
 ZOOKEEPER_TIMEOUT = 10
 """Seconds until it must answer."""

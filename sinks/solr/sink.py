@@ -9,18 +9,21 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
 from plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Retry, require
-from plugins.shared.morphline import Failed, Morphline
+from plugins.morphline.record import Failed
 from sinks.bulk import DocumentsSink, RequestRefused
 from sinks.solr.config import SolrConfig
 from sinks.solr.differences import SOLR
 from sinks.solr.documents import DocumentMaker, live_address
 from sinks.templates import readable
+
+if TYPE_CHECKING:
+    from plugins.morphline.morphline import Morphline
 
 _NOT_IN_NAMES = re.compile(r"[^\w.]")
 _STATUS = re.compile(r"\(HTTP (\d+)\)")

@@ -46,6 +46,19 @@ a.sinks.solr.type = solr
 a.sinks.solr.channel = kafka
 a.sinks.solr.url = http://localhost:8983/solr/events
 """
+ON_YARN = """
+a.sources = s
+a.sources.s.type = seq
+a.sources.s.channels = c
+a.channels = c
+a.channels.c.type = kafka
+a.channels.c.kafka.bootstrap.servers = 127.0.0.1:9092
+a.sinks = k
+a.sinks.k.type = logger
+a.sinks.k.channel = c
+a.sinks.k.runner = spark
+a.spark.master = yarn
+"""
 LIBRARIES = {
     "fastavro",
     "h11",
@@ -62,17 +75,19 @@ LIBRARIES = {
     "uvicorn",
 }
 """What some component at work needs, or the agent's HTTP server, and a check does not."""
+APART = {"agent.services", "agent.sizing", "agent.yarn", "plugins.morphline.morphline"}
+"""Parts that stand apart: their own commands import them, or a configuration that asks for them."""
 
 
 def loaded(*arguments: str) -> set[str]:
-    """The top-level modules that this command of `agent` has imported when it ends."""
+    """The modules that this command of `agent` has imported when it ends."""
     script = (
         "import json, sys\n"
         "from flafka import main\n"
         "try:\n"
         "    main()\n"
         "finally:\n"
-        "    print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)\n"
+        "    print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,7 +98,21 @@ def test_a_check_loads_no_library_that_only_work_needs(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text(EVERYTHING.format(home=tmp_path))
     found = loaded("check", "-c", str(tmp_path / "agent.conf"))
     assert {"pyarrow", "sources", "sinks"} <= found  # it was a check
-    assert not found & LIBRARIES
+    assert not found & (LIBRARIES | APART)
+
+
+def test_a_start_loads_nothing_that_stands_apart() -> None:
+    found = loaded("start", "--help")
+    assert "agent.runner.agent" in found  # it was a start
+    assert not found & APART
+
+
+def test_what_stands_apart_is_loaded_by_who_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert APART & loaded("size", "--help") == {"agent.sizing"}
+    (tmp_path / "yarn-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    (tmp_path / "agent.conf").write_text(ON_YARN)
+    assert APART & loaded("check", "-c", str(tmp_path / "agent.conf")) == {"agent.yarn"}
 
 
 def test_help_loads_next_to_nothing() -> None:

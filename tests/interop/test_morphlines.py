@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from agent.jvm.java import find_java
 from agent.services.cluster import java_command
-from plugins.shared.morphline import BODY, Failed, JsonNode, Morphline, MorphlineRecord, text
+from plugins.morphline.morphline import Morphline
+from plugins.morphline.record import BODY, Failed, JsonNode, MorphlineRecord, text
 from tests.interop.jvm import SOURCES, compiled
 
 Fields = dict[str, list[Any]]

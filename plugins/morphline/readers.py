@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from plugins.shared.charsets import text_codec
-from plugins.shared.morphline.arguments import Arguments
-from plugins.shared.morphline.compiler import Compiler, Process, command
-from plugins.shared.morphline.grok import Pattern
-from plugins.shared.morphline.record import (
+from plugins.morphline.arguments import Arguments
+from plugins.morphline.compiler import Compiler, Process, command
+from plugins.morphline.grok import Pattern
+from plugins.morphline.record import (
     BODY,
     CHARSET,
     MESSAGE,
@@ -23,6 +22,7 @@ from plugins.shared.morphline.record import (
     MorphlineRecord,
     text,
 )
+from plugins.shared.charsets import text_codec
 
 BLANK = "".join(map(chr, range(33)))
 """What Java's `trim` removes."""

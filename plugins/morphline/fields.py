@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plugins.shared.morphline.arguments import Arguments
-from plugins.shared.morphline.compiler import Compiler, Process, command
-from plugins.shared.morphline.expressions import Values
-from plugins.shared.morphline.grok import Pattern
-from plugins.shared.morphline.record import MorphlineRecord, text
+from plugins.morphline.arguments import Arguments
+from plugins.morphline.compiler import Compiler, Process, command
+from plugins.morphline.expressions import Values
+from plugins.morphline.grok import Pattern
+from plugins.morphline.record import MorphlineRecord, text
 
 
 @command("addValues")

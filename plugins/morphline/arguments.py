@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from plugins.morphline.grok import Dictionary
+from plugins.morphline.hocon import Scalar, flat
 from plugins.shared.charsets import text_codec
-from plugins.shared.morphline.grok import Dictionary
-from plugins.shared.morphline.hocon import Scalar, flat
 
 T = TypeVar("T")
 _WHOLE = re.compile(r"[+-]?[0-9]+")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 
-from plugins.shared.morphline.arguments import Arguments
-from plugins.shared.morphline.compiler import Builder, Compiler, Process, command
-from plugins.shared.morphline.expressions import Expression
-from plugins.shared.morphline.record import Failed, MorphlineRecord, listed
+from plugins.morphline.arguments import Arguments
+from plugins.morphline.compiler import Builder, Compiler, Process, command
+from plugins.morphline.expressions import Expression
+from plugins.morphline.record import Failed, MorphlineRecord, listed
 
 _LEVELS = {
     "logTrace": 5, "logDebug": logging.DEBUG, "logInfo": logging.INFO, "logWarn": logging.WARNING,

@@ -6,8 +6,8 @@ import itertools
 import re
 from typing import Any
 
-from plugins.shared.morphline.hocon import Scalar
-from plugins.shared.morphline.record import MorphlineRecord, text
+from plugins.morphline.hocon import Scalar
+from plugins.morphline.record import MorphlineRecord, text
 
 _FIELD = re.compile(r"@\{([^}]*)\}")
 

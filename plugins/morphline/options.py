@@ -6,15 +6,17 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugins.component import Component
 from plugins.differences import Difference
 from plugins.errors import MissingExtra, Retry
 from plugins.options import Config, option
 from plugins.problems import Problem, missing_library
-from plugins.shared.morphline import Morphline
-from plugins.shared.morphline.compiler import Process
+
+if TYPE_CHECKING:
+    from plugins.morphline.compiler import Process
+    from plugins.morphline.morphline import Morphline
 
 _ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
 
@@ -77,5 +79,7 @@ class MorphlineConfig(Config):
             raise Retry(f"the morphline cannot run: {e}") from e
 
     def _read(self, last: Process, log: logging.Logger) -> Morphline:
+        from plugins.morphline.morphline import Morphline  # all commands, which other agents do not need
+
         assert self.morphline_file is not None
         return Morphline(self.morphline_file, (self.morphline_id or "").strip(), self.variables, last, log)

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from plugins.shared.morphline.arguments import Arguments
-from plugins.shared.morphline.compiler import Compiler, Process, command
-from plugins.shared.morphline.grok import Pattern
-from plugins.shared.morphline.readers import BLANK
-from plugins.shared.morphline.record import Failed, MorphlineRecord, text
+from plugins.morphline.arguments import Arguments
+from plugins.morphline.compiler import Compiler, Process, command
+from plugins.morphline.grok import Pattern
+from plugins.morphline.readers import BLANK
+from plugins.morphline.record import Failed, MorphlineRecord, text
 from plugins.shared.simpledate import SimpleDateFormat, zone
 
 _SOLR_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
