@@ -16,6 +16,7 @@ from agent.runner.spark import versions
 from agent.runner.spark.driver import reason
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
 from agent.services.cluster import site_xml
+from agent.services.spark import SparkCluster, own_pages
 from agent.yarn.hadoop import hadoop_configuration
 from agent.yarn.kept import remember_jars
 from plugins import Caution
@@ -145,6 +146,16 @@ def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: p
 def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:
     assert list(wrong_with_master(master[1])) == []
     assert list(wrong_with_master(AgentOptions(spark_master="k8s://https://there"))) == []
+
+
+def test_the_page_of_the_sandbox_s_master_needs_no_option(master: tuple[type[Page], AgentOptions]) -> None:
+    assert own_pages() == {}
+    unnamed = master[1].model_copy(update={"spark_conf": {}})
+    port = int(unnamed.spark_master.rpartition(":")[2])
+    cluster = SparkCluster.default()
+    cluster.directory.mkdir(parents=True)
+    (cluster.directory / "cluster.json").write_text(f'{{"ports": {{"master": {port}, "master-ui": {port}}}}}')
+    assert list(wrong_with_master(unnamed, own_pages())) == []
 
 
 def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None:
