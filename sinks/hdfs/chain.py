@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from plugins import Conflict, FlafkaError, LastRecord, PartitionClaim, Retry
+from plugins import Conflict, LastRecord, PartitionClaim, Retry
 from sinks.hdfs.filesystem import FileSystem, Refused
 from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
 from sinks.hdfs.places import epochs_directory, stage_directory, temporary
@@ -74,7 +74,6 @@ class Chain:
         """
         self._settled, self._vanished = False, []
         listed = self._hdfs.list(self.directory)
-        names = {s.name for s in listed}
         found = sorted((int(s.name), s.changed) for s in listed if s.name.isdecimal())
         self.last, self.successor, self._passed = None, None, deque(found[:-1])
         if found:
@@ -85,20 +84,10 @@ class Chain:
             if self.last.id != self._published:
                 self._finish(self.last, again)
             self._tidy(clock)
-        elif names & {BEGIN, ""}:
-            # A file in the place of the directory, whose name in the list is empty, is a fence of version 2.
-            first = self._read(BEGIN if BEGIN in names else "")
+        elif BEGIN in {s.name for s in listed}:
+            first = self._read(BEGIN)
             self.last, self.successor = (first, None) if first.successor is None else (None, first.successor)
         self._settled = True
-
-    def _refuse_note(self) -> None:
-        """Raise FlafkaError if a file has dead letters of the newest commit, as an earlier version kept them."""
-        if self.last is not None and self.last.note and self._hdfs.status(self.last.note) is not None:
-            raise FlafkaError(
-                f"{self.last.note} holds dead letters of a commit, which an earlier version has still to store: "
-                "deliver what the channel holds with that version (agent start --drain), or delete that file to give "
-                "them up"
-            )
 
     def go_on(self, committed: int | None) -> int | None:
         """Return the offset to go on at, after `look`."""
@@ -402,7 +391,7 @@ class Chain:
         return Conflict(f"{manifest.topic}-{manifest.partition}: {why}")
 
     def _path(self, name: str) -> str:
-        return posixpath.join(self.directory, name) if name else self.directory
+        return posixpath.join(self.directory, name)
 
 
 def repeat(claim: PartitionClaim, offset: int) -> str:

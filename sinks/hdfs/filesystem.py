@@ -59,7 +59,7 @@ class FileSystem(Protocol):
         """Return the status of that path; None where nothing is."""
 
     def list(self, path: str) -> list[Status]:
-        """Return the entries of that directory, by name; none where there is none. A file has an empty name."""
+        """Return the entries of that directory, by name; none where there is no directory."""
 
     def read(self, path: str) -> bytes | None:
         """A small file's content; None where there is no file."""

@@ -76,10 +76,8 @@ class LocalDisk:
         with _doing(f"list {path}"):
             try:
                 entries = list(os.scandir(path))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
-            except NotADirectoryError:
-                return [_status("", Path(path).stat())]
             found = []
             for entry in sorted(entries, key=lambda entry: entry.name):
                 with contextlib.suppress(FileNotFoundError):  # gone by now

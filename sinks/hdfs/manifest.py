@@ -9,7 +9,7 @@ import msgspec
 from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
 
 VERSION = 3
-"""Version of the manifests that are written. Versions 1 and 2 are read, too: their fences have other names."""
+"""Version of the manifests that are written and read."""
 BEGIN = "begin"
 """Name of the first manifest of a commit log: an empty one, or the fence of a log that never began."""
 
@@ -34,8 +34,6 @@ class Manifest(msgspec.Struct, frozen=True):
     events: int
     files: tuple[File, ...]
     version: int = 1
-    note: str = ""
-    """File in which a commit of an earlier version kept its dead letters, until they were stored; empty today."""
     last: LastRecord = LastRecord()
     """See `Receipt.last`."""
     successor: Successor | None = None
@@ -64,7 +62,7 @@ class Successor(msgspec.Struct, frozen=True):
 def manifest_in(path: str, content: bytes | None, claim: PartitionClaim) -> Manifest:
     """Return the manifest at that path, in a commit log of that group.
 
-    Raises Retry if the content is None, as the file is gone, and FlafkaError if it is damaged or of a later version.
+    Raises Retry if the content is None, as the file is gone, and FlafkaError if it is damaged or of another version.
     """
     if content is None:
         raise Retry(f"{path} has disappeared")
@@ -72,9 +70,9 @@ def manifest_in(path: str, content: bytes | None, claim: PartitionClaim) -> Mani
         manifest = msgspec.json.decode(content, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise FlafkaError(f"{path} is no manifest of this sink, which cannot go on without it: {e}") from e
-    if not 1 <= manifest.version <= VERSION:
+    if manifest.version != VERSION:
         raise FlafkaError(
-            f"{path} is a manifest of version {manifest.version}, and this sink reads versions 1 to {VERSION}: "
+            f"{path} is a manifest of version {manifest.version}, and this sink reads version {VERSION}: "
             "deliver what the channel holds with the agent that wrote it (agent start --drain), remove the directory "
             f"{posixpath.dirname(path)}, and run agent group reset {claim.group}"
         )

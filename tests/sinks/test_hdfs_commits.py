@@ -20,8 +20,7 @@ from plugins import (
     Retry,
 )
 from sinks.hdfs import HdfsSink
-from sinks.hdfs.chain import KEEP_MS, Chain
-from sinks.hdfs.places import stage_directory
+from sinks.hdfs.chain import KEEP_MS
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
 from tests.sinks.hdfs_running import (
@@ -421,16 +420,16 @@ LOG = "/logs/.flafka/chain/cluster/tOp1c-id/flume"
 SECOND = (
     b'{"id":"two","topic":"app.logs","partition":3,"start":0,"end":2,"events":2,"files":[{"temporary":'
     b'"/logs/.flafka/tmp/x/0","final":"/logs/FlumeData.app.logs-3-0000000000-0000000001-7d2b4a11","length":4}],'
-    b'"version":1,"note":"","last":[1790000000000,4],"successor":null,"mark":"/logs/.flafka/tmp/x/done"}'
+    b'"version":3,"last":[1790000000000,4],"successor":null,"mark":"/logs/.flafka/tmp/x/done"}'
 )
-"""A commit as a sink writes it that knows manifests up to version 2."""
+"""A commit of two records."""
 FENCE = (
-    b'{"id":"end","topic":"app.logs","partition":3,"start":2,"end":2,"events":0,"files":[],"version":2,"note":"",'
+    b'{"id":"end","topic":"app.logs","partition":3,"start":2,"end":2,"events":0,"files":[],"version":3,'
     b'"last":[-1,-1],"successor":{"state":"/logs/.flafka","epoch":7},"mark":""}'
 )
 
 
-def test_a_log_of_version_2_is_read(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_log_is_read_as_another_process_has_written_it(sinks: Any, fake: FakeWebHdfs) -> None:
     fake.files[f"{LOG}/0/3/begin"] = SECOND.replace(b'"end":2', b'"end":0').replace(
         b'"files":[{', b'"files":[],"x":[{'
     )
@@ -441,54 +440,14 @@ def test_a_log_of_version_2_is_read(sinks: Any, fake: FakeWebHdfs) -> None:
     assert delivered(fake) == Counter(range(2)), "what a crash left of the commit is finished"
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_fence_of_version_2_is_one(sinks: Any, fake: FakeWebHdfs, begun: bool) -> None:
-    """A log that never began has its fence in the place of its directory."""
-    if begun:
-        fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND
-        fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE
-    else:
-        fake.files[f"{LOG}/0/3"] = FENCE.replace(b'"start":2,"end":2', b'"start":0,"end":0')
-    sink = sinks()
-    assert sink.resume(CLAIM._replace(epoch=7), 5).position == 5
-    found = sinks().resume(CLAIM, 1)
-    assert (found.claim.epoch, found.position) == (7, 5)
-    chain = Chain(sink._hdfs, "/logs/.flafka", CLAIM, sink.log)
-    assert chain.seal(chain) == (2 if begun else None)
-
-
-@pytest.mark.parametrize("version", [0, 4])
+@pytest.mark.parametrize("version", [0, 2, 4])
 def test_a_log_of_another_version_is_refused_with_the_way_out(sinks: Any, fake: FakeWebHdfs, version: int) -> None:
-    fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"version":1', b'"version":%d' % version)
+    fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"version":3', b'"version":%d' % version)
     with pytest.raises(FlafkaError) as refused:
         sinks().resume(CLAIM, 0)
     assert str(refused.value) == (
-        f"{LOG}/0/3/{0:020d} is a manifest of version {version}, and this sink reads versions 1 to 3: deliver what "
+        f"{LOG}/0/3/{0:020d} is a manifest of version {version}, and this sink reads version 3: deliver what "
         f"the channel holds with the agent that wrote it (agent start --drain), remove the directory {LOG}/0/3, and "
         "run agent group reset flume"
     )
     assert not fake.visible()
-
-
-@pytest.mark.parametrize("sealed", [False, True])
-def test_dead_letters_that_an_earlier_version_kept_beside_a_commit_are_not_lost(
-    sinks: Any, fake: FakeWebHdfs, sealed: bool
-) -> None:
-    """The commit has no files, or its log has a fence, which names the letters as well."""
-    directory = stage_directory("/logs/.flafka", CLAIM, 0, "two")
-    hdfs = sinks()._hdfs
-    hdfs.mkdirs(directory)
-    note = hdfs.upload(f"{directory}/note", b"letters")
-    commit = SECOND.replace(b'"version":1,"note":""', f'"version":3,"note":"{note}"'.encode())
-    if sealed:
-        fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE.replace(b'"note":""', f'"note":"{note}"'.encode())
-        fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
-    else:
-        start, _, end = commit.partition(b'"files":[{')
-        commit = start + b'"files":[],"x":[{' + end.replace(b"/logs/.flafka/tmp/x/done", b"")
-    fake.files[f"{LOG}/0/3/{0:020d}"] = commit
-    claim = CLAIM._replace(epoch=7) if sealed else CLAIM
-    with pytest.raises(FlafkaError, match=f"^{note} holds dead letters of a commit, which an earlier version has"):
-        sinks().resume(claim, 0)
-    hdfs.delete(note)
-    assert sinks().resume(claim, 0).position == (0 if sealed else 2)
