@@ -46,11 +46,26 @@ class FileSystem(Protocol):
     A call that raises may or may not have been executed. What has returned is durable.
     """
 
+    _threads: ThreadPoolExecutor
+
     def close(self) -> None:
-        """Let go of it."""
+        """Release its threads, and whatever else it holds."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """The results for all items, worked on side by side. After a failure no more are begun."""
+        """Return the results for all items, worked on side by side. After a failure no more are begun."""
+        items = list(items)
+        if len(items) == 1:
+            return [function(items[0])]
+        futures = [self._threads.submit(function, item) for item in items]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        for future in futures:
+            if not future.cancelled() and (error := future.exception()):
+                raise error
+        return [future.result() for future in futures]
 
     def upload(self, path: str, data: bytes | Path) -> str:
         """Write a new file, `path` or `path` with something behind it, and return its name."""
@@ -105,19 +120,3 @@ def loosely(mode: int) -> bool:
     Several users write below one path where an operator has let their group write into it.
     """
     return bool(mode & 0o77) and not mode & 0o22
-
-
-def each(threads: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results for all items, worked on by these threads. After a failure no more are begun."""
-    items = list(items)
-    if len(items) == 1:
-        return [function(items[0])]
-    futures = [threads.submit(function, item) for item in items]
-    wait(futures, return_when=FIRST_EXCEPTION)
-    for future in futures:
-        future.cancel()
-    wait(futures)
-    for future in futures:
-        if not future.cancelled() and (error := future.exception()):
-            raise error
-    return [future.result() for future in futures]

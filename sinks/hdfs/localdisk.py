@@ -8,13 +8,13 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plugins import Retry
 from plugins.shared.disk import existing, make_directory, sync_directory, writable
-from sinks.hdfs.filesystem import PRIVATE, NoDirectory, R, Refused, Status, T, each, loosely
+from sinks.hdfs.filesystem import PRIVATE, FileSystem, NoDirectory, Refused, Status, loosely
 
 PASSING = (
     errno.EIO,
@@ -33,20 +33,12 @@ NO_DIRECTORY = ("EEXIST", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "EILSEQ")
 """Errors that are about a path, whoever asks for it to be a directory."""
 
 
-class LocalDisk:
-    """A `FileSystem`: what has returned is on the disk, also after a loss of power."""
+class LocalDisk(FileSystem):
+    """Disk of this host. What has returned is on the disk, also after a loss of power."""
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="files")
         self._private: set[Path] = set()
-
-    def close(self) -> None:
-        """End its threads."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-
-    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return the results for all items, as `FileSystem.each` says."""
-        return each(self._threads, function, items)
 
     def upload(self, path: str, data: bytes | Path) -> str:
         """Write a new file durably, and return its name, as `FileSystem.upload` says."""

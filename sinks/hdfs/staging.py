@@ -54,11 +54,6 @@ class Partition:
     files: dict[tuple[str, str], Staged] = field(default_factory=dict)
     """By bucket and kind."""
 
-    @property
-    def events(self) -> int:
-        """In all its files."""
-        return sum(file.events for file in self.files.values())
-
 
 class Staging:
     """A directory of this process's own. Files are opened for each write only, so that thousands can be under way."""

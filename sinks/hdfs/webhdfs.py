@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plugins import FlafkaError, Retry, require
-from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each, loosely, private
+from sinks.hdfs.filesystem import FileSystem, NoDirectory, R, Refused, Status, loosely, private
 from sinks.hdfs.silence import Patience, impatient
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
@@ -43,12 +43,8 @@ _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
 """The part of a path that is never the same twice; a message that is, is logged once."""
 
 
-class WebHdfs:
-    """A connection to HDFS, safe for threads. Raises Retry with a sentence for whatever goes wrong.
-
-    A call that raises may or may not have been executed. `status`, `list` and `read` answer no older state than that
-    at their call, whichever NameNode is the active one.
-    """
+class WebHdfs(FileSystem):
+    """HDFS. `status`, `list` and `read` return no older state than at the call, whichever NameNode is active."""
 
     def __init__(
         self,
@@ -108,12 +104,8 @@ class WebHdfs:
 
     def close(self) -> None:
         """Close its connections."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        super().close()
         self._session.close()
-
-    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return the results for all items, as `FileSystem.each` does."""
-        return each(self._threads, function, items)
 
     def upload(self, path: str, data: bytes | Path) -> str:
         """Write a new file, `path` with a number behind it, and return its name.
@@ -167,7 +159,7 @@ class WebHdfs:
             return None
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, atomically; False where the target exists, the source does not, or its directory does not."""
+        """Move a file, as `FileSystem.rename` says."""
         return bool(self._call(f"rename {source} to {target}", self._client.rename, source, target))
 
     def mkdirs(self, path: str) -> None:
@@ -227,10 +219,7 @@ class WebHdfs:
         return group, acl
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
-        """Delete a file, or a directory with all in it; nothing happens where there is none.
-
-        With `only_empty`, Retry for a directory with something in it.
-        """
+        """Delete a file or directory, as `FileSystem.delete` says."""
         self._call(f"delete {path}", self._client.delete, path, recursive="false" if only_empty else "true")
 
     def may_write(self, path: str) -> None:

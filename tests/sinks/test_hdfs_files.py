@@ -225,7 +225,7 @@ def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) 
     sink = sinks()
     sink.write(records(0, 2))
     sink.reset(CLAIM.partition + 1)
-    assert sink._staging.partitions[CLAIM.partition].events == 2
+    assert [file.events for file in sink._staging.partitions[CLAIM.partition].files.values()] == [2]
     sink.reset(CLAIM.partition)
     sink.write(records(7, 8))
     commit(sink, sink.stage(OWN, 7, 8))
