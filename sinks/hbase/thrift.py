@@ -70,11 +70,9 @@ class HBase:
     def families(self, table: str) -> set[str] | None:
         """The table's column families; None where there is no such table."""
         try:
-            found = self._call(lambda connection: connection.table(table).families())
-        except _Answer as answer:
-            if "TableNotFoundException" in answer.line:
-                return None
-            raise answer.retry(f"look at table {table!r}", table) from answer
+            found = self._ask("look at", table, lambda connection: connection.table(table).families())
+        except TableMissing:
+            return None
         return {name.decode() for name in found}
 
     def create(self, table: str, family: str) -> None:
@@ -94,10 +92,7 @@ class HBase:
         mutation, of_row = self._thrift.Mutation, self._thrift.BatchMutation
         changes: dict[bytes, list[Any]] = {}
         for key, cells in rows:
-            if (made := changes.get(key)) is None:
-                made = changes[key] = []
-            for column, value in cells.items():
-                made.append(mutation(False, column, value, wal))
+            changes.setdefault(key, []).extend([mutation(False, name, value, wal) for name, value in cells.items()])
         batch = [of_row(key, made) for key, made in changes.items()]
 
         def write(connection: Any) -> None:  # happybase's own batch takes twice the time to make
@@ -112,27 +107,24 @@ class HBase:
 
     def time_to_live(self, table: str, family: str) -> int:
         """Seconds after which HBase hides cells of that column family; 0 for never."""
-        try:
-            found = self._call(lambda connection: connection.table(table).families())
-        except _Answer as answer:
-            raise answer.retry(f"look at table {table!r}") from answer
+        found = self._ask("look at", table, lambda connection: connection.table(table).families())
         seconds = int(found.get(family.encode(), {}).get("time_to_live") or 0)
         return seconds if 0 < seconds < FOREVER else 0
 
     def times(self, table: str, keys: Sequence[bytes]) -> dict[bytes, dict[bytes, int]]:
         """Timestamps in ms of the cells that HBase returns for these rows, by row key and column."""
-        try:
-            found = self._call(lambda connection: connection.table(table).rows(keys, include_timestamp=True))
-        except _Answer as answer:
-            raise answer.retry(f"read table {table!r}") from answer
+        found = self._ask("read", table, lambda one: one.table(table).rows(keys, include_timestamp=True))
         return {key: {column: time for column, (_, time) in cells.items()} for key, cells in found}
 
     def row(self, table: str, key: bytes) -> Cells:
         """The row's cells; none where there is no such row."""
+        return self._ask("read", table, lambda connection: dict(connection.table(table).row(key)))
+
+    def _ask(self, doing: str, table: str, work: Callable[[Any], R]) -> R:
         try:
-            return self._call(lambda connection: dict(connection.table(table).row(key)))
+            return self._call(work)
         except _Answer as answer:
-            raise answer.retry(f"read table {table!r}", table) from answer
+            raise answer.retry(f"{doing} table {table!r}", table) from answer
 
     def _call(self, work: Callable[[Any], R]) -> R:
         """`work` on a connection of its own. One that was idle may have died meanwhile: then a new one is tried."""
@@ -199,7 +191,7 @@ class _Answer(Exception):
         )
         super().__init__(self.line)
 
-    def retry(self, doing: str, table: str = "") -> Retry:
+    def retry(self, doing: str, table: str) -> Retry:
         """Return the Retry for a caller that was `doing` something with a table; TableMissing where it is none."""
         cause = self._cause(table)
         kind = TableMissing if cause == TROUBLES["TableNotFoundException"] else Retry
