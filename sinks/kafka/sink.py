@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from plugins import (
     Batch,
@@ -18,8 +18,10 @@ from plugins import (
     Resumed,
     Retry,
 )
-from plugins.shared.kafkaclient import CONSUMER, PROBE_SECONDS, reason, refused_group
-from plugins.shared.kafkaoffsets import committed, metadata_of
+from plugins.shared.kafkaclient import CONSUMER, reason, refused_group
+from plugins.shared.kafkaoffsets import committed as group_offsets
+from plugins.shared.kafkaoffsets import metadata_of
+from plugins.shared.kafkatimes import REQUEST_SECONDS
 from plugins.shared.offsets import OffsetMetadata
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.differences import KAFKA
@@ -27,14 +29,6 @@ from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.positions import Positions
 from sinks.kafka.records import KafkaRecords
 from sinks.kafka.writers import TransactionalWriter, Writer
-
-_PASSING = frozenset(
-    {
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
 
 
 class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
@@ -100,7 +94,8 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         positions = self._record_of(claim)
         self._writers[claim.partition] = TransactionalWriter(self._properties(), claim, alone=self._alone)
         try:
-            at = self._committed(claim)
+            partition = TopicPartition(claim.topic, claim.partition)
+            (at,) = group_offsets(self._onlooker(claim.group), [partition], REQUEST_SECONDS)
             entry = positions.read(claim) if positions is not None else None
         except KafkaException as e:
             self._drop(claim.partition)
@@ -130,19 +125,6 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             positions = Positions(self._client(), claim.topic, self.log)
             self._positions[claim.topic] = positions if positions.open() else None
         return self._positions[claim.topic]
-
-    def _committed(self, claim: PartitionClaim) -> TopicPartition:
-        """The group's position, once its coordinator, which may be moving or be very new, can tell."""
-        deadline = time.monotonic() + 2 * PROBE_SECONDS
-        while True:
-            try:
-                onlooker = self._onlooker(claim.group)
-                (at,) = committed(onlooker, [TopicPartition(claim.topic, claim.partition)], PROBE_SECONDS)
-                return at
-            except KafkaException as e:
-                passing = e.args[0].code() in _PASSING and time.monotonic() < deadline
-                if not passing or self.stopping.wait(0.1):
-                    raise
 
     def due(self) -> set[int]:
         """Partitions with a transaction that is large or old enough."""
