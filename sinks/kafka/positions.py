@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -63,35 +64,19 @@ class Positions:
                 f"version {VERSION}: deliver what the channel holds with the agent that wrote it (agent start "
                 "--drain), then delete that topic"
             )
-        epoch, offset, *pieces = found
-        if any(pieces):
-            self._log.warning(
-                "%s-%d: the last transaction of group %s holds dead letters, as an earlier version kept them: unless "
-                "it was killed right after it, agent dlq list shows them",
-                claim.topic, claim.partition, claim.group,
-            )  # fmt: skip
-        return Position(epoch, offset)
+        return Position(*found[:2])
 
     def _records(self, partition: int, group: str) -> Iterator[tuple[str, Any]]:
-        consumer = self._consumer(group)
         at = TopicPartition(self.name, partition, OFFSET_BEGINNING)
         try:
-            high = self._high_watermark(at, group)
-            for message in read_up_to(consumer, at, high, READ_SECONDS, wait=True):
-                yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
+            # With open transactions, of which a reader of committed records sees nothing.
+            with closing(self._consumer(group, isolation="read_uncommitted")) as consumer:
+                _, high = watermarks(consumer, at, PROBE_SECONDS)
+            with closing(self._consumer(group)) as consumer:
+                for message in read_up_to(consumer, at, high, READ_SECONDS, wait=True):
+                    yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
         except KafkaException as e:
             raise Retry(f"topic {self.name} cannot be read: {reason(e)}") from e
-        finally:
-            consumer.close()
-
-    def _high_watermark(self, at: TopicPartition, group: str) -> int:
-        """The end of all that is there, in open transactions, too: who reads what is committed sees none of those."""
-        consumer = self._consumer(group, isolation="read_uncommitted")
-        try:
-            _, high = watermarks(consumer, at, PROBE_SECONDS)
-            return int(high)
-        finally:
-            consumer.close()
 
     def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         # The channel's group, which it neither joins nor commits to: clients with ACLs may use no other.

@@ -124,11 +124,9 @@ class Topics:
         asked = self._admin.describe_topics(TopicCollection([name]))
         try:
             return str(asked[name].result(PROBE_SECONDS).topic_id)
-        except KafkaException as e:
-            if e.args[0].code() in _NO_TOPIC:
+        except (KafkaException, TimeoutError) as e:
+            if isinstance(e, KafkaException) and e.args[0].code() in _NO_TOPIC:
                 return ""
-            raise Retry(f"topic {name}: {self._why(e, name)}") from e
-        except TimeoutError as e:
             raise Retry(f"topic {name}: {self._why(e, name)}") from e
 
     def _why(self, error: object, name: str, right: str = "Describe") -> str:

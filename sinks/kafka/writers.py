@@ -209,7 +209,9 @@ class TransactionalWriter(Writer):
         try:
             self._producer.send_offsets_to_transaction([at], group_metadata, TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
-            raise self._failure(e, "Kafka did not take the offsets") from e
+            if e.args[0].code() in _FENCED or e.args[0].fatal():
+                raise Conflict(f"another owner has taken over ({reason(e)})") from e
+            raise NotCommitted(f"Kafka did not take the offsets: {reason(e)}") from e
         try:
             self._producer.commit_transaction(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
@@ -230,10 +232,3 @@ class TransactionalWriter(Writer):
                 return False
         self.began = False
         return self._forget()
-
-    @staticmethod
-    def _failure(error: KafkaException, what: str) -> Exception:
-        code = error.args[0].code()
-        if code in _FENCED or error.args[0].fatal():
-            return Conflict(f"another owner has taken over ({reason(error)})")
-        return NotCommitted(f"{what}: {reason(error)}")
