@@ -13,8 +13,8 @@ import msgspec
 
 from plugins import Conflict, LastRecord, PartitionClaim, Retry
 from sinks.hdfs.filesystem import FileSystem, Refused
+from sinks.hdfs.layout import epochs_directory, stage_directory, temporary
 from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
-from sinks.hdfs.places import epochs_directory, stage_directory, temporary
 
 UNKNOWN_RECORD = LastRecord()
 KEEP_MS = 24 * 3600 * 1000

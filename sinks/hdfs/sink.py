@@ -38,10 +38,9 @@ from sinks.hdfs.config import HIDDEN, ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
 from sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
 from sinks.hdfs.formats import format_of
+from sinks.hdfs.layout import LONGEST_NAME, final_path, longest_prefix, possible, stage_directory
 from sinks.hdfs.localdisk import LocalDisk
 from sinks.hdfs.manifest import VERSION, File, Manifest
-from sinks.hdfs.naming import LONGEST_NAME, final_path, longest_prefix, possible
-from sinks.hdfs.places import stage_directory
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.tracing import find_in
 from sinks.hdfs.webhdfs import WebHdfs
@@ -182,12 +181,14 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         records = self._format.records(batch)
         sizes = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths(batch.bodies))))
         rejected: dict[EventId, str] = {}
-        begin = 0
-        for place, stop in zip(places, np.cumsum(np.bincount(codes, minlength=len(places))).tolist(), strict=True):
+        begin, stops = 0, np.cumsum(np.bincount(codes, minlength=len(places))).tolist()
+        for (path, kind), stop in zip(places, stops, strict=True):
             if stop == begin:
                 continue
             try:
-                bucket, kind = possible(place, self.root, longest)
+                bucket = possible(path, self.root, longest)
+                if isinstance(kind, ValueError):
+                    raise kind
                 self._warn_of_hidden(bucket)
                 if self._impossible:
                     self._check_directory(posixpath.dirname(bucket))
@@ -235,9 +236,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """
         bucket = None
         if batch is not None and not self.config.use_local_time_stamp:
-            place = self._paths.resolve_batch(batch).paths[0], ""
             try:
-                bucket, _ = possible(place, self.root, LONGEST_NAME)
+                bucket = possible(self._paths.resolve_batch(batch).paths[0], self.root, LONGEST_NAME)
             except ValueError as e:
                 return [{"missing": f"it has no file: {e}"}]
         kind, _, before = claim.record.partition(":")

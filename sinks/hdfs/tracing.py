@@ -10,9 +10,8 @@ from urllib.parse import unquote
 
 from plugins import EventId, PartitionClaim
 from sinks.hdfs.filesystem import FileSystem
+from sinks.hdfs.layout import claim_hash, epochs_directory, safe_name, stem
 from sinks.hdfs.manifest import BEGIN, manifest_in
-from sinks.hdfs.naming import stem
-from sinks.hdfs.places import claim_hash, epochs_directory, safe_name
 
 Told = dict[str, Any]
 

@@ -114,8 +114,8 @@ def installed() -> Iterator[None]:
         change(place, name, _known(getattr(place, name)))
     change(sys.modules["sinks.hdfs.staging"], "os", _System())
     change(getpass, "getuser", cache(getpass.getuser))
-    for module in (sys.modules["sinks.hdfs.places"], sys.modules["sinks.hdfs.naming"]):
-        change(module, "safe_name", _known(module.safe_name))
+    layout = sys.modules["sinks.hdfs.layout"]
+    change(layout, "safe_name", _known(layout.safe_name))
     change(logging.Logger, "setLevel", _set_level)
     change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
     try:

@@ -26,7 +26,7 @@ from plugins import (
     Retry,
 )
 from sinks.hdfs import staging as staging_module
-from sinks.hdfs.places import safe_name
+from sinks.hdfs.layout import safe_name
 from tests.fixtures.examples import examples
 from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import (

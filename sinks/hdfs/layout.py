@@ -1,17 +1,22 @@
-"""What the files that the sink delivers are called, and which of the paths that events ask for they may have."""
+"""Names of the files that the sink delivers, and of its own ones, which lie below the directory `.flafka`."""
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
 import re
+from urllib.parse import quote
 
 from plugins import PartitionClaim
 from sinks.hdfs.location import RESERVED
-from sinks.hdfs.places import claim_hash, safe_name
 
 LONGEST_NAME, LONGEST_PATH = 255, 7000
 """Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
 _FINAL = re.compile(r"-\d{10,}-\d{10,}-[0-9a-f]{8}")
 """What only names of this sink's files hold."""
+
+
+# --- delivered files
 
 
 def stem(topic: str, partition: int) -> str:
@@ -35,22 +40,13 @@ def _name(topic: str, partition: int, first: int, last: int, hash: str) -> str:
     return f"{stem(topic, partition)}-{first:010d}-{last:010d}-{hash}"
 
 
-def possible(place: tuple[str | ValueError, str | ValueError], root: str, longest: int) -> tuple[str, str]:
-    """The bucket and kind of files at a place, where each of the two may be the error that it came to; `longest` is
-    how many bytes the first part of a name may have.
+def possible(path: str | ValueError, root: str, longest: int) -> str:
+    """Return the bucket of a path, as HDFS wants it; `longest` is how many bytes the first part of a name may have.
 
-    Raises ValueError, a sentence about the event, where one of them is an error, or HDFS or we do not want the path.
+    Raises ValueError, a sentence about the event, where the path is one, or HDFS or this sink does not want it.
     """
-    path, kind = place
     if isinstance(path, ValueError):
         raise path
-    if isinstance(kind, ValueError):
-        raise kind
-    return _bucket(path, root, longest), kind
-
-
-def _bucket(path: str, root: str, longest: int) -> str:
-    """The path as HDFS wants it, or ValueError, a sentence about the event, where HDFS or we do not want it."""
     directory, _, prefix = path.rpartition("/")
     names = [name for name in directory.split("/") if name]
     bucket = "/".join(("", *names, prefix))
@@ -65,3 +61,36 @@ def _bucket(path: str, root: str, longest: int) -> str:
     if len(bucket.encode()) > LONGEST_PATH:
         raise ValueError(f"its path, of {len(bucket)} characters, is too long for HDFS")
     return bucket
+
+
+# --- files of the sink's own
+
+
+def epochs_directory(state: str, claim: PartitionClaim) -> str:
+    """The directory of a group's chains: in it is one for each epoch, by its number."""
+    keys = map(safe_name, (claim.cluster_id, claim.topic_id, claim.group))
+    return posixpath.join(state, "chain", *keys)
+
+
+def claim_hash(claim: PartitionClaim) -> str:
+    """Tells apart the claims of two groups, epochs, clusters, or topics of the same name."""
+    parts = (claim.cluster_id, claim.topic_id, claim.group, str(claim.epoch))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def temporary(state: str, claim: PartitionClaim) -> str:
+    """The directory of everything that this claim has uploaded and not committed."""
+    return posixpath.join(state, "tmp", f"{claim_hash(claim)[:16]}-{claim.partition}")
+
+
+def stage_directory(state: str, claim: PartitionClaim, start: int, id: str) -> str:
+    """The directory of what one stage has uploaded; its name tells the start, and so when it may go."""
+    return posixpath.join(temporary(state, claim), f"{start:020d}-{id}")
+
+
+def safe_name(text: str) -> str:
+    """A file name for this text and no other: escaped by `=`, as some WebHDFS servers decode `%` twice."""
+    name = quote(text, safe="").replace("%", "=")
+    if len(name) > 200:
+        name = f"{name[:100]}={hashlib.sha256(text.encode()).hexdigest()}"
+    return f"={name}" if not name or name.startswith(".") else name
