@@ -33,8 +33,8 @@ _HEADER = struct.Struct("<4sIIHIQq")
 _MAGIC = b"FLE1"
 _ANY_MAGIC = re.compile(rb"FLE(\d)")
 _COVERED = len(_MAGIC) + 4
-_NAME = re.compile(r"flafka-(\d{20})(?:-([0-9a-f]{12}))?\.log")
-"""First number and run. Segments of version 0 have no run."""
+_NAME = re.compile(r"flafka-(\d{20})-([0-9a-f]{12})\.log")
+"""First number and run."""
 DAMAGED = ".damaged"
 """Suffix of files that nothing reads any more, kept for an operator."""
 _SCAN_BYTES = 1 << 20
@@ -467,16 +467,9 @@ def drop_from(directories: Sequence[Path], number: int) -> None:
 
 
 def files(directories: Sequence[Path]) -> list[tuple[int, str, Path]]:
-    """Return first number, run and path of each segment, in the order of their entries.
-
-    Raises OSError, and FlafkaError for a segment of version 0.
-    """
+    """Return first number, run and path of each segment, in the order of their entries. Raises OSError."""
     found = (path for directory in directories for path in directory.iterdir())
-    named = [(match, path) for path in found if (match := _NAME.fullmatch(path.name))]
-    for match, path in named:
-        if match[2] is None:
-            raise of_version(path, "segment", 0)
-    return sorted((int(match[1]), match[2], path) for match, path in named)
+    return sorted((int(match[1]), match[2], path) for path in found if (match := _NAME.fullmatch(path.name)))
 
 
 def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:

@@ -115,9 +115,7 @@ def read(path: Path, log: logging.Logger) -> Checkpoint:
     if found is None:
         log.error("%s is damaged: all that the files of events still hold is delivered again", path)
         return Checkpoint()
-    # A checkpoint of version 0 is a list of positions.
-    version = found.pop("version", VERSION) if isinstance(found, dict) else 0
-    if version != VERSION:
+    if (version := found.pop("version", VERSION)) != VERSION:
         raise of_version(path, "checkpoint", version)
     return Checkpoint(_positions(found.pop("positions")), **found, written=True)
 
@@ -136,7 +134,8 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
         one.name: getattr(checkpoint, one.name) for one in dataclasses.fields(checkpoint) if one.name != "written"
     }
     content["positions"] = [{**claim._asdict(), "position": end} for claim, end in checkpoint.positions.values()]
-    os.close(replace(path, _sealed(content)))
+    text = json.dumps(content).encode()
+    os.close(replace(path, b"%08x %s\n" % (zlib.crc32(text), text)))
 
 
 def reset(path: Path, found: Checkpoint, missing: Mapping[str, int | None], *, earliest: bool) -> None:
@@ -162,11 +161,6 @@ def _positions(lines: list[dict[str, Any]]) -> dict[int, tuple[PartitionClaim, i
         claim = PartitionClaim(**{name: line[name] for name in PartitionClaim._fields})
         found[claim.partition] = claim, position
     return found
-
-
-def _sealed(content: dict[str, Any]) -> bytes:
-    text = json.dumps(content).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def _unsealed(content: bytes) -> Any:
