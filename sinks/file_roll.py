@@ -169,7 +169,7 @@ class FileRollSink(Sink[FileRollConfig]):
         """Write the beginning of the file, which no reset takes away."""
         assert self._file is not None
         try:
-            self._put(self._writer.begin())
+            self._put(self._writer.header)
             self._flushed = self._file.tell()
         except Retry:
             self._leave()

@@ -50,7 +50,7 @@ class CompressedFile(FileWriter):
 
     def __init__(self, inner: FileWriter, codec: Codec) -> None:
         self._inner, self._codec = inner, codec
-        self._parts = [bytes(inner.begin())]
+        self._parts = [bytes(inner.header)]
         self._waiting = len(self._parts[0])
         self._empty = True
 

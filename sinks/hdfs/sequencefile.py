@@ -52,11 +52,7 @@ class PlainFile(FileWriter):
 
     def __init__(self, header: bytes) -> None:
         self._sync = secrets.token_bytes(16)
-        self._header, self._since = header + self._sync, 0
-
-    def begin(self) -> Buffer:
-        """The classes, and the mark."""
-        return self._header
+        self.header, self._since = header + self._sync, 0
 
     def add(self, records: Serialized) -> Buffer:
         """The records, with a mark before each that begins far enough from the last."""
@@ -86,11 +82,7 @@ class BlockFile(Blocks):
     def __init__(self, header: bytes, codec: Codec) -> None:
         super().__init__(BLOCK_BYTES)
         self._sync = secrets.token_bytes(16)
-        self._header, self._codec = header + self._sync, codec
-
-    def begin(self) -> Buffer:
-        """The classes, and the mark."""
-        return self._header
+        self.header, self._codec = header + self._sync, codec
 
     def block(self, records: Serialized) -> bytes:
         """The mark, the count, and lengths and bytes of keys and values, each compressed."""

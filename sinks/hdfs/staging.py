@@ -85,7 +85,7 @@ class Staging:
             self._number += 1
             file = Staged(self.directory / f"{partition}-{self._number}", bucket, kind, self._format.writer(kind))
             part.files[bucket, kind] = file
-            self._write(file, file.writer.begin())
+            self._write(file, file.writer.header)
         self._write(file, file.writer.add(records))
         file.events += events
         file.size += size

@@ -19,13 +19,7 @@ import pyarrow as pa
 from plugins import Batch, Retry
 from plugins.shared import flumeevent
 from plugins.shared.flumeevent import varint
-from sinks.serializers.base import (
-    Blocks,
-    Buffer,
-    Serialized,
-    Serializer,
-    serialized,
-)
+from sinks.serializers.base import Blocks, Serialized, Serializer, serialized
 
 EVENT_SCHEMA = (
     '{"type":"record","name":"Event","fields":[{"name":"headers","type":{"type":"map","values":"string"}},'
@@ -63,14 +57,10 @@ class Container(Blocks):
 
     def __init__(self, schema: str, codec: str, interval: int) -> None:
         super().__init__(interval)
-        self._schema, self._codec = schema, codec
-        self._sync = secrets.token_bytes(16)
-
-    def begin(self) -> Buffer:
-        """The header: schema, compression and the mark between blocks."""
-        entries = {b"avro.schema": self._schema.encode(), b"avro.codec": self._codec.encode()}
+        self._codec, self._sync = codec, secrets.token_bytes(16)
+        entries = {b"avro.schema": schema.encode(), b"avro.codec": codec.encode()}
         pairs = b"".join(_sized(part) for pair in entries.items() for part in pair)
-        return b"Obj\x01" + varint(len(entries)) + pairs + varint(0) + self._sync
+        self.header = b"Obj\x01" + varint(len(entries)) + pairs + varint(0) + self._sync
 
     def block(self, records: Serialized) -> bytes:
         """Count, length, records, mark."""

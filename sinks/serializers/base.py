@@ -37,10 +37,8 @@ class FileWriter:
 
     held = 0
     """Bytes in memory that no call has handed out yet."""
-
-    def begin(self) -> Buffer:
-        """Return the begin of the file."""
-        return b""
+    header: Buffer = b""
+    """The begin of the file."""
 
     def add(self, records: Any) -> Buffer:
         """Take more records; the bytes that can be written now."""

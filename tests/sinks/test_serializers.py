@@ -48,7 +48,7 @@ MANY = Batch.of(Event(b"%d" % n, {f"h{n}": "v", "all": str(n)}) for n in range(3
 def written(serializer: Serializer, batch: Batch, cuts: int = 3) -> bytes:
     """One file of these events, handed over in some parts."""
     writer, records = serializer.writer(""), serializer.records(batch)
-    out = [bytes(writer.begin())]
+    out = [bytes(writer.header)]
     bounds = sorted({0, len(batch), *np.linspace(0, len(batch), cuts + 1).astype(int).tolist()})
     for begin, stop in itertools.pairwise(bounds):
         out.append(bytes(writer.add(records.part(begin, stop))))

@@ -21,7 +21,7 @@ def op_serializer(input: dict[str, Any]) -> Any:
     serializer = serializers.make(config)
     batch = Batch.of(Event(_body(event), event.get("headers", {})) for event in input["events"])
     writer = serializer.writer("")
-    data = bytes(writer.begin()) + (bytes(writer.add(serializer.records(batch))) if len(batch) else b"")
+    data = bytes(writer.header) + (bytes(writer.add(serializer.records(batch))) if len(batch) else b"")
     data += bytes(writer.close())
     if not data.startswith(b"Obj\x01"):
         return {"output": data.decode()}

@@ -58,7 +58,7 @@ class Serialize(Operation):
     def _file(self, serializer: Any, item: list[Any]) -> str:
         batch = Batch.of(Event(body.encode("latin-1"), headers) for headers, body in item)
         writer = serializer.writer("")
-        data = bytes(writer.begin()) + (bytes(writer.add(serializer.records(batch))) if item else b"")
+        data = bytes(writer.header) + (bytes(writer.add(serializer.records(batch))) if item else b"")
         return (data + bytes(writer.close())).decode("latin-1")
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
