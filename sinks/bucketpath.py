@@ -151,7 +151,7 @@ class BucketPath:
         """What the escapes of this pattern that tell the time stand for at that time."""
         rounded = round_down(millis, *self._rounding, self._zone) if self._rounding else millis
         moment = _Moment(rounded, self._zone)
-        return {letter: str(millis) if letter == "t" else moment.format(letter) for letter in self._letters}
+        return {letter: str(millis) if letter == "t" else _LETTERS[letter](moment) for letter in self._letters}
 
     def _stamps_of(self, column: Any) -> tuple[Codes, list[Mapping[str, str] | ValueError]]:
         """For each row, which of the different stamps, or errors, its timestamp leads to."""
@@ -231,10 +231,6 @@ class _Moment:
         self.local, cycles = _local(millis // 1000, zone)
         self.year = self.local.year + 400 * cycles
 
-    def format(self, letter: str) -> str:
-        """What the escape with that letter stands for."""
-        return _LETTERS[letter](self)
-
     def offset(self) -> str:
         """The zone's distance from Greenwich: `+0530`."""
         offset = (self.local if self.local.tzinfo else self.local.astimezone()).utcoffset()
@@ -247,7 +243,7 @@ _LETTERS: dict[str, Callable[[_Moment], str]] = {
     "A": lambda m: _DAYS[m.local.weekday()],
     "b": lambda m: _MONTHS[m.local.month - 1][:3],
     "B": lambda m: _MONTHS[m.local.month - 1],
-    "c": lambda m: f"{m.format('a')} {m.format('b')} {m.local.day} {m.local:%H:%M:%S} {m.format('Y')}",
+    "c": lambda m: f"{_LETTERS['a'](m)} {_LETTERS['b'](m)} {m.local.day} {m.local:%H:%M:%S} {m.year:04}",
     "d": lambda m: f"{m.local.day:02}",
     "e": lambda m: f"{m.local.day}",
     "D": lambda m: f"{m.local.month:02}/{m.local.day:02}/{m.year % 100:02}",

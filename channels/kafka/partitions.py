@@ -35,14 +35,10 @@ class Partitions:
                 f"0 to {count - 1}"
             )
         self.count = count
+        self.default = ANY_PARTITION if config.default_partition_id is None else config.default_partition_id
+        """Partition of an event that asks for none."""
         self._lock = threading.Lock()
         self._look_due = 0.0
-
-    @property
-    def default(self) -> int:
-        """That of an event that asks for none."""
-        number = self._config.default_partition_id
-        return ANY_PARTITION if number is None else number
 
     def of(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
         """The rows for each partition, and those that ask for none there is, with the reason.

@@ -79,6 +79,8 @@ _IN_PLACE_OF = {
 """Properties beside which the environment variables FLUME_SSL_TRUSTSTORE_… and FLUME_SSL_KEYSTORE_… do not hold."""
 NO_HOSTNAMES = "ssl.disableTLSHostnameVerification"
 """Flume's own property: brokers' certificates may be for other hosts."""
+_TAKEN = OURS | _STORES | {"sasl.jaas.config", NO_HOSTNAMES}
+"""Properties that are set here, or read for what they are for."""
 _TO_JAVA = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
     | {f"{name}.{how}" for name in _PEM for how in ("pem", "location")}
@@ -255,36 +257,24 @@ def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]
 def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
     """Yield a warning for each property that has no effect here."""
     for name, value in properties.items():
-        if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
-            yield Problem(
-                prefix + name,
-                "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
-                note=True,
-            )
-        if _never_retries(name, value):
-            yield Problem(
-                prefix + name,
-                "has no effect: an idempotent producer repeats a request until delivery.timeout.ms, and stores each "
-                "event once",
-                note=True,
-            )
-        elif name in _IN_FLIGHT and (number(value) or 0) > MOST_IN_FLIGHT:
-            yield Problem(
-                prefix + name,
-                f"is {MOST_IN_FLIGHT} here: an idempotent producer keeps the order of no more requests",
-                note=True,
-            )
-        if (
-            name.endswith("serializer")
-            or name in OURS
-            or name in _STORES
-            or name in ("sasl.jaas.config", NO_HOSTNAMES)
-        ):
-            continue
-        if re.fullmatch(_JAVA_ONLY, name):
-            yield Problem(prefix + name, "has no effect: it is a property of Java's client only", note=True)
-        elif not _is_known(name):
+        if why := _overruled(name, value):
+            yield Problem(prefix + name, why, note=True)
+        elif not (name in _TAKEN or name.endswith("serializer") or _is_known(name)):
             yield Problem(prefix + name, "has no effect: Kafka's clients have no such property", as_in_flume=True)
+
+
+def _overruled(name: str, value: str) -> str:
+    """Return why a property of that value is not the one that holds; empty if it is."""
+    if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
+        return "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events"
+    if _never_retries(name, value):
+        effect = "repeats a request until delivery.timeout.ms, and stores each event once"
+        return f"has no effect: an idempotent producer {effect}"
+    if name in _IN_FLIGHT and (number(value) or 0) > MOST_IN_FLIGHT:
+        return f"is {MOST_IN_FLIGHT} here: an idempotent producer keeps the order of no more requests"
+    if re.fullmatch(_JAVA_ONLY, name) and not name.endswith("serializer"):
+        return "has no effect: it is a property of Java's client only"
+    return ""
 
 
 def _unreadable(path: str) -> str:
