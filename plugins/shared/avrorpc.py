@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from plugins.options import ANY_CASE, Config, option
-from plugins.shared.flumeevent import long_at, varint
+from plugins.shared.flumeevent import AvroReader, long_at, varint
 
 
 class CompressionConfig(Config):
@@ -310,28 +310,7 @@ def _length(number: int) -> int:
     return number
 
 
-class _AvroReader:
-    """Avro's binary, read step by step. ValueError where it ends too early."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
-
-    def number(self) -> int:
-        try:
-            number, self.at = long_at(self.data, self.at)
-        except IndexError:
-            raise ValueError("it ends within a number") from None
-        return number
-
-    def take(self, size: int) -> bytes:
-        start, self.at = self.at, self.at + _length(size)
-        if self.at > len(self.data):
-            raise ValueError(f"it ends {self.at - len(self.data)} bytes too early")
-        return self.data[start : self.at]
-
-    def text(self) -> bytes:
-        return self.take(self.number())
-
+class _AvroReader(AvroReader):
     def optional(self, read: Any) -> Any:
         """A union of null and that."""
         branch = self.number()

@@ -207,17 +207,17 @@ def _columns(buffer: Any, count: int, headers: Sequence[tuple[Numbers, ...]]) ->
 
 def decode_event(value: bytes) -> Event:
     """One event. ValueError, which says what is wrong, for anything else than one AvroFlumeEvent."""
-    reader = _EventReader(value)
+    reader = AvroReader(value)
     headers: dict[str, str] = {}
     while count := reader.number("the number of headers"):
         if count < 0:
             count = -count
             reader.number("the size of a block of headers")
         for _ in range(count):
-            name = reader.bytes("a header's name")
+            name = reader.text("a header's name")
             # As Java does: what is no text is replaced, so that the event gets through.
-            headers[name.decode(errors="replace")] = reader.bytes("a header").decode(errors="replace")
-    body = reader.bytes("the body")
+            headers[name.decode(errors="replace")] = reader.text("a header").decode(errors="replace")
+    body = reader.text("the body")
     if reader.at != len(value):
         raise ValueError(f"{len(value) - reader.at} bytes follow the event")
     return Event(body, headers)
@@ -236,24 +236,29 @@ def long_at(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number of more than ten bytes")
 
 
-class _EventReader:
-    def __init__(self, value: bytes) -> None:
-        self.value, self.at = value, 0
+class AvroReader:
+    """Avro's binary, read step by step. Raises ValueError, with what was read, where it ends too early."""
 
-    def number(self, what: str) -> int:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def number(self, what: str = "a number") -> int:
+        """Read a number."""
         try:
-            number, self.at = long_at(self.value, self.at)
+            number, self.at = long_at(self.data, self.at)
         except IndexError:
             raise ValueError(f"it ends within {what}") from None
-        except ValueError:
-            raise ValueError(f"{what} is no number") from None
         return number
 
-    def bytes(self, what: str) -> bytes:
-        length = self.number(f"the length of {what}")
-        if length < 0:
-            raise ValueError(f"the length of {what} is negative: {length}")
-        start, self.at = self.at, self.at + length
-        if self.at > len(self.value):
+    def text(self, what: str = "a text") -> bytes:
+        """Read bytes behind their length."""
+        return self.take(self.number(f"the length of {what}"), what)
+
+    def take(self, size: int, what: str = "a text") -> bytes:
+        """Read so many bytes."""
+        if size < 0:
+            raise ValueError(f"the length of {what} is negative: {size}")
+        start, self.at = self.at, self.at + size
+        if self.at > len(self.data):
             raise ValueError(f"it ends within {what}")
-        return self.value[start : self.at]
+        return self.data[start : self.at]
