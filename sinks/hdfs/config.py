@@ -14,7 +14,7 @@ from sinks import serializers
 from sinks.bucketpath import BucketPath, known_zone
 from sinks.hdfs import codecs
 from sinks.hdfs.hadoop import Hadoop
-from sinks.hdfs.location import Location, check_names, check_path, locate
+from sinks.hdfs.location import Location, checked_names, checked_path, locate
 from sinks.serializers import options as declared
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
@@ -302,11 +302,12 @@ class HdfsConfig(Config):
             message = f"ends in {named.extension}, by which readers take files for compressed, and these are not"
             yield Problem("hdfs.fileSuffix", message, as_in_flume=True)
 
-    @pydantic.field_validator("path")
-    @classmethod
-    def _check_path(cls, value: str) -> str:
-        check_path(value)
-        return value
+    _check_path = pydantic.field_validator("path")(checked_path)
+    _check_prefix = pydantic.field_validator("file_prefix")(checked_names)
+    _check_columns = pydantic.field_validator("columns")(serializers.checked_columns)
+    _canonical_codec = pydantic.field_validator("codec")(codecs.canonical)
+    _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical)
+    _canonical_compression = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
 
     @pydantic.field_validator("roll_interval", "roll_size", "roll_count", "idle_timeout", "call_timeout")
     @classmethod
@@ -342,14 +343,6 @@ class HdfsConfig(Config):
         if self.file_type == "SequenceFile" and self.write_format not in FORMATS:
             raise ValueError(f"must be Writable or Text, not {self.write_format!r}")
 
-    _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical)
-    _canonical_compression = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
-
-    @pydantic.field_validator("codec")
-    @classmethod
-    def _canonical_codec(cls, value: str | None) -> str | None:
-        return value and codecs.canonical(value)
-
     @agreement("serializer", "file_type")
     def _check_parquet(self) -> None:
         if self.serializer == "PARQUET" and self.file_type == "CompressedStream":
@@ -358,12 +351,6 @@ class HdfsConfig(Config):
                 "hdfs.fileType = DataStream, remove hdfs.codeC, and name the compression with "
                 "serializer.compressionCodec"
             )
-
-    @pydantic.field_validator("columns")
-    @classmethod
-    def _check_columns(cls, value: dict[str, str]) -> dict[str, str]:
-        serializers.check_columns(value)
-        return value
 
     @agreement("columns", "serializer", "file_type")
     def _check_typed(self) -> None:
@@ -388,16 +375,10 @@ class HdfsConfig(Config):
                 "or write hdfs.fileType = DataStream"
             )
 
-    @pydantic.field_validator("file_prefix")
-    @classmethod
-    def _check_prefix(cls, value: str) -> str:
-        check_names(value)
-        return value
-
     @pydantic.field_validator("file_suffix")
     @classmethod
     def _check_suffix(cls, value: str) -> str:
-        check_names(value.replace("%", "%%"))  # it has no escapes
+        checked_names(value.replace("%", "%%"))  # it has no escapes
         if "/" in value:
             raise ValueError("must be the end of a name, without a slash; directories belong into hdfs.path")
         if len(value.encode()) > LONGEST_SUFFIX:

@@ -31,8 +31,8 @@ class Location(NamedTuple):
     """The directory on HDFS, or on the local disk, with escapes."""
 
 
-def check_path(value: str) -> None:
-    """ValueError for a path that can name no directory, wherever the servers are."""
+def checked_path(value: str) -> str:
+    """Return the path. ValueError for one that can name no directory, wherever the servers are."""
     scheme, authority, path = _url(value)
     if scheme not in _SCHEMES:
         way = f"`hadoop distcp` copies from there to {scheme}:"
@@ -47,11 +47,12 @@ def check_path(value: str) -> None:
         raise ValueError(f"name the NameNode's HTTP server: {scheme}://{there}")
     if scheme and not (authority or path.startswith("/")):
         raise ValueError(f"is no address; write {scheme}:///{path}, or {path} for one in the user's home")
-    check_names(path)
+    checked_names(path)
+    return value
 
 
-def check_names(text: str) -> None:
-    """ValueError for what can never be a path on HDFS, whatever the escapes become."""
+def checked_names(text: str) -> str:
+    """Return the text. ValueError for what can never be a path on HDFS, whatever the escapes become."""
     BucketPath(text)
     sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
     if ":" in sample:
@@ -66,10 +67,11 @@ def check_names(text: str) -> None:
         raise ValueError("must not hold control characters")
     if long := next((name for name in names if len(name.encode()) > 255), ""):
         raise ValueError(f"a name has at most 255 bytes, and {long[:40]!r}… has {len(long.encode())}")
+    return text
 
 
 def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Location, bool]:
-    """Return the location of a path that passed `check_path`, and True if nothing names a NameNode.
+    """Return the location of a path that passed `checked_path`, and True if nothing names a NameNode.
 
     A NameNode on this host is meant then. Raises ValueError where the servers cannot be known.
     """

@@ -25,7 +25,7 @@ __all__ = [
     "canonical_codec",
     "cautions",
     "check_codec",
-    "check_columns",
+    "checked_columns",
     "fetch",
     "make",
 ]
@@ -92,13 +92,14 @@ def check_codec(options: Options) -> None:
         raise ValueError(f"must be one of {', '.join(known)} for {name}, not {codec!r}")
 
 
-def check_columns(columns: Mapping[str, str]) -> None:
-    """For a validator of `make`'s columns. ValueError about the first that cannot be."""
+def checked_columns(columns: dict[str, str]) -> dict[str, str]:
+    """For a validator of `make`'s columns: the same. ValueError about the first that cannot be."""
     for header, kind in columns.items():
         if kind not in TYPES:
             raise ValueError(f"{header}: must be one of {', '.join(TYPES)}, not {kind!r}")
         if header in {field.name for field in FIELDS}:
             raise ValueError(f"{header}: is a column of every file: give the header another name")
+    return columns
 
 
 def make(options: Options, fetch: Fetch = fetch, columns: Mapping[str, str] | None = None) -> Serializer:

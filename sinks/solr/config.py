@@ -23,6 +23,18 @@ _MADE_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", 
 """Fields whose options say what a document holds where there is no morphline."""
 
 
+def collection_address(value: str) -> str:
+    """The address of a collection, without a slash at its end. ValueError for any other."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
+        raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
+    if parts.username or parts.query:
+        raise ValueError("must be the address alone: write username and password as options of their own")
+    if parts.path.strip("/") == "solr":
+        raise ValueError(f"must end in the name of the collection: {value.rstrip('/')}/<collection>")
+    return value.rstrip("/")
+
+
 class SolrConfig(MorphlineConfig, DocumentsConfig):
     """Options of the Solr sink."""
 
@@ -123,10 +135,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         """The option that maps this field."""
         return "documentId" if field == self.id_field else f"field.{field}"
 
-    @pydantic.field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str | None) -> str | None:
-        return None if value is None else collection_address(value)
+    _check_url = pydantic.field_validator("url")(collection_address)
 
     @pydantic.field_validator("document_id")
     @classmethod
@@ -183,18 +192,6 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
             locator = self.locator(morphline)
             if self.url is None and not locator:
                 raise ValueError(f"{self.morphline_file}: has no loadSolr, so that nothing arrives in Solr: add it")
-
-
-def collection_address(value: str) -> str:
-    """The address of a collection, without a slash at its end. ValueError for any other."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
-        raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
-    if parts.username or parts.query:
-        raise ValueError("must be the address alone: write username and password as options of their own")
-    if parts.path.strip("/") == "solr":
-        raise ValueError(f"must end in the name of the collection: {value.rstrip('/')}/<collection>")
-    return value.rstrip("/")
 
 
 def _check_locator(place: str, locator: Mapping[str, str]) -> None:

@@ -13,6 +13,13 @@ from plugins.shared.kafkatopics import own_topic
 from sinks.spark.loading import SessionNeeded, load
 
 
+def spark_path(path: str) -> str:
+    """A path that Spark's file systems know. The Hadoop in pyspark lacks a class that its WebHDFS client needs."""
+    if path.startswith(("webhdfs://", "swebhdfs://")):
+        raise ValueError(f"must be hdfs://host:port/…, not {path!r}: the Hadoop client in pyspark cannot use WebHDFS")
+    return path
+
+
 class Output(Config):
     """Options of every output."""
 
@@ -26,10 +33,7 @@ class KafkaOutput(Output):
 
     topic: str = option(name="topic", description="Topic to write to, on the brokers of the sink's channel.")
 
-    @pydantic.field_validator("topic")
-    @classmethod
-    def _check_topic(cls, value: str) -> str:
-        return own_topic(value)
+    _check_topic = pydantic.field_validator("topic")(own_topic)
 
 
 class ParquetOutput(Output):
@@ -38,10 +42,7 @@ class ParquetOutput(Output):
     path: str = option(name="path", description="Directory to write to: hdfs://host:port/…, or one of this host.")
     partition_by: list[str] = option([], name="partitionBy", description="Columns whose values become directories.")
 
-    @pydantic.field_validator("path")
-    @classmethod
-    def _check_path(cls, value: str) -> str:
-        return spark_path(value)
+    _check_path = pydantic.field_validator("path")(spark_path)
 
     @pydantic.field_validator("mode")
     @classmethod
@@ -57,13 +58,6 @@ class ConsoleOutput(Output):
     rows: int = option(
         20, name="rows", ge=1, description="Maximum number of rows of each micro-batch that are shown."
     )
-
-
-def spark_path(path: str) -> str:
-    """A path that Spark's file systems know. The Hadoop in pyspark lacks a class that its WebHDFS client needs."""
-    if path.startswith(("webhdfs://", "swebhdfs://")):
-        raise ValueError(f"must be hdfs://host:port/…, not {path!r}: the Hadoop client in pyspark cannot use WebHDFS")
-    return path
 
 
 OUTPUTS: dict[str, type[Output]] = {"kafka": KafkaOutput, "parquet": ParquetOutput, "console": ConsoleOutput}
@@ -117,10 +111,7 @@ class SparkSinkConfig(Config):
         if self._unknown:
             yield Problem("processor", f"is checked only when the agent starts: {self._unknown}", note=True)
 
-    @pydantic.field_validator("checkpoint")
-    @classmethod
-    def _check_checkpoint(cls, value: str | None) -> str | None:
-        return value and spark_path(value)
+    _check_checkpoint = pydantic.field_validator("checkpoint")(spark_path)
 
     @pydantic.field_validator("output")
     @classmethod
