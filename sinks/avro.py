@@ -36,11 +36,11 @@ class AvroSink(RpcSink[AvroSinkConfig]):
     def _encoded(self, batch: Batch) -> list[bytes]:
         return list(encode(batch).to_pylist())
 
-    def _wire(self) -> AvroClientProtocol:
-        return AvroClientProtocol(self.config)
+    def _wire(self) -> _AvroClientProtocol:
+        return _AvroClientProtocol(self.config)
 
 
-class AvroClientProtocol(ClientProtocol):
+class _AvroClientProtocol(ClientProtocol):
     """Avro's frames, deflated where that is wished."""
 
     def __init__(self, config: AvroSinkConfig) -> None:
@@ -50,14 +50,12 @@ class AvroClientProtocol(ClientProtocol):
         self._inflate = zlib.decompressobj() if deflate else None
 
     def request(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """See `ClientProtocol`."""
         data = frame(serial, [opening(first=serial == 1, message="appendBatch"), array(events)])
         if self._deflate is not None:
             data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return data
 
     def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], AvroStatus]]]:
-        """See `ClientProtocol`."""
         if self._inflate is not None:
             data = self._inflate.decompress(data, MAX_ANSWER)
         for serial, content in self._frames.feed(data):

@@ -36,11 +36,11 @@ class ThriftSink(RpcSink[ThriftSinkConfig]):
     def _encoded(self, batch: Batch) -> list[bytes]:
         return list(encode(batch, PROTOCOLS[self.config.protocol].layout).to_pylist())
 
-    def _wire(self) -> ThriftClientProtocol:
-        return ThriftClientProtocol(PROTOCOLS[self.config.protocol])
+    def _wire(self) -> _ThriftClientProtocol:
+        return _ThriftClientProtocol(PROTOCOLS[self.config.protocol])
 
 
-class ThriftClientProtocol(ClientProtocol):
+class _ThriftClientProtocol(ClientProtocol):
     """Thrift's messages in frames."""
 
     def __init__(self, protocol: Protocol) -> None:
@@ -48,11 +48,9 @@ class ThriftClientProtocol(ClientProtocol):
         self._frames = ThriftFrames(MAX_ANSWER)
 
     def request(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """See `ClientProtocol`."""
         return frame(self._protocol.call(serial, events))
 
     def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], ThriftStatus]]]:
-        """See `ClientProtocol`."""
         for content in self._frames.feed(data):
             answer = self._protocol.read_answer(content)
             yield answer.serial, partial(self._protocol.read_status, content, answer)

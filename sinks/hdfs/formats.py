@@ -22,10 +22,10 @@ def format_of(config: HdfsConfig, fetch: Fetch) -> Serializer:
     if config.file_type == "SequenceFile":
         return SequenceFile(config.write_format, codec)
     serializer = serializers.make(config, fetch, config.columns)
-    return serializer if codec is None else Compressed(serializer, codec)
+    return serializer if codec is None else _Compressed(serializer, codec)
 
 
-class Compressed(Serializer):
+class _Compressed(Serializer):
     """The files of another serializer, compressed."""
 
     def __init__(self, inner: Serializer, codec: Codec) -> None:
@@ -33,15 +33,12 @@ class Compressed(Serializer):
         self.suffix = inner.suffix + codec.extension
 
     def records(self, batch: Batch) -> Any:
-        """Those of the other."""
         return self.inner.records(batch)
 
     def kinds(self, batch: Batch) -> Any:
-        """Those of the other."""
         return self.inner.kinds(batch)
 
     def writer(self, kind: str) -> FileWriter:
-        """Around the other's."""
         return CompressedFile(self.inner.writer(kind), self._codec)
 
 
