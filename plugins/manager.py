@@ -180,7 +180,6 @@ def _in_words(error: BaseException) -> str:
 
 
 def _suggested(cls: type) -> str:
-    """A type name for it."""
     kinds = "|".join(base.__name__ for bases in KINDS.values() for base in bases)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(f"({kinds})$", "", cls.__name__)).lower() or "mine"
 

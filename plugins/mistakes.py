@@ -37,7 +37,6 @@ def mistakes(cls: type[Component[Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _wrong(base: type, cls: type, name: str) -> str:
-    """What is wrong with the method of that name."""
     ours, theirs = vars(base)[name], getattr(cls, name)
     if inspect.iscoroutinefunction(theirs) or inspect.isasyncgenfunction(theirs):
         return f"has an `async def {name}`, which nothing here awaits: write `def {name}`; it may block its thread"

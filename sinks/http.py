@@ -204,7 +204,6 @@ class HttpSink(Sink[HttpSinkConfig]):
         return f"{self._server} answers {status}, after which an event is not to be sent again"
 
     def _request(self, body: bytes) -> int:
-        """The status of the answer."""
         if self._connection is not None:
             with contextlib.suppress(http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 return self._exchange(self._connection, body)

@@ -365,7 +365,8 @@ class KafkaReader(Poller, Reader):
         self._refuse_truncated(read)
         begun = {claim: self._oldest(claim) if at is None else at for claim, at in starts.items()}
         positions = {claim.partition: at for claim, at in begun.items()}
-        epochs = {claim: _leader_epoch(read.get(claim)) for claim in begun}
+        epochs_read = {claim: one.last.leader_epoch for claim, one in read.items() if one.last.leader_epoch >= 0}
+        epochs = {claim: epochs_read.get(claim) for claim in begun}
         # Another program, or a reset, has committed an offset alone: a later loss before it would not be noticed.
         without = {claim: at for claim, at in begun.items() if at and epochs[claim] is None and not claim.replay}
         epochs |= (known := leader_epochs(self._properties, without))
@@ -419,7 +420,3 @@ class KafkaReader(Poller, Reader):
         if told.done():
             told.result()
         return told.done() or self.closing
-
-
-def _leader_epoch(before: Before | None) -> int | None:
-    return before.last.leader_epoch if before is not None and before.last.leader_epoch >= 0 else None

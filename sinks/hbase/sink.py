@@ -127,7 +127,6 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             raise Retry(trouble)
 
     def _trouble(self, hbase: HBase) -> str | None:
-        """Return a sentence about what is wrong with the table."""
         table, family = self.config.table, self.config.column_family
         families = hbase.families(table)
         if families is None:

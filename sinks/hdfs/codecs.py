@@ -6,6 +6,7 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,10 +27,6 @@ class Codec(NamedTuple):
     compress: Callable[[bytes], bytes]
 
 
-def _gzip(data: bytes) -> bytes:
-    return gzip.compress(data, 6, mtime=0)
-
-
 def _blocks(codec: str) -> Callable[[bytes], bytes]:
     """Hadoop's frame: length of a block, then length and bytes of what it was compressed to."""
 
@@ -44,16 +41,14 @@ def _blocks(codec: str) -> Callable[[bytes], bytes]:
     return compress
 
 
-def _zstd(data: bytes) -> bytes:
-    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
-
-
 CODECS = {
-    "gzip": Codec(f"{PACKAGE}.GzipCodec", ".gz", _gzip),
+    "gzip": Codec(f"{PACKAGE}.GzipCodec", ".gz", partial(gzip.compress, compresslevel=6, mtime=0)),
     "bzip2": Codec(f"{PACKAGE}.BZip2Codec", ".bz2", bz2.compress),
     "snappy": Codec(f"{PACKAGE}.SnappyCodec", ".snappy", _blocks("snappy")),
     "lz4": Codec(f"{PACKAGE}.Lz4Codec", ".lz4", _blocks("lz4_raw")),
-    "zstandard": Codec(f"{PACKAGE}.ZStandardCodec", ".zst", _zstd),
+    "zstandard": Codec(
+        f"{PACKAGE}.ZStandardCodec", ".zst", lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True))
+    ),
     "deflate": Codec(f"{PACKAGE}.DeflateCodec", ".deflate", zlib.compress),
     "default": Codec(f"{PACKAGE}.DefaultCodec", ".deflate", zlib.compress),
 }

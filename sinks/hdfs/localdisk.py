@@ -186,7 +186,6 @@ def _status(name: str, found: os.stat_result) -> Status:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return True if both are names of one file."""
     try:
         return Path(one).samefile(other)
     except FileNotFoundError:

@@ -94,7 +94,10 @@ def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Loc
         hadoop, port = Hadoop(), ""
         found = hadoop.webhdfs(authority)
         if found is None and hadoop.elsewhere:
-            raise ValueError(_what_to_add(hadoop.elsewhere))
+            raise ValueError(
+                "is required, as the path names no server and fs.defaultFS in Hadoop's configuration is "
+                f"{hadoop.elsewhere}, which is not HDFS: add hdfs.webhdfs = namenode:9870"
+            )
         assumed = found is None
         servers = found or hadoop.at("localhost")
         scheme = "swebhdfs" if "https://" in servers else scheme
@@ -120,13 +123,6 @@ def _home(proxy_user: str | None) -> str:
     except FlafkaError as e:
         raise ValueError(str(e)) from e
     return f"{Hadoop().get('dfs.user.home.dir.prefix', '/user')}/{name}".replace("%", "%%")
-
-
-def _what_to_add(elsewhere: str) -> str:
-    return (
-        "is required, as the path names no server and fs.defaultFS in Hadoop's configuration is "
-        f"{elsewhere}, which is not HDFS: add hdfs.webhdfs = namenode:9870"
-    )
 
 
 def _port(scheme: str | None) -> int:

@@ -134,10 +134,8 @@ def _about(claim: PartitionClaim, first: int, last: int) -> Told:
 
 
 def _of(path: str, bucket: str) -> bool:
-    """Whether a file's path is one of that bucket."""
-    return path.startswith(bucket if bucket.endswith("/") else f"{bucket}.") and posixpath.dirname(
-        path
-    ) == posixpath.dirname(bucket)
+    begin = bucket if bucket.endswith("/") else f"{bucket}."
+    return path.startswith(begin) and posixpath.dirname(path) == posixpath.dirname(bucket)
 
 
 def _text(name: str) -> str:

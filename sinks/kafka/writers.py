@@ -177,7 +177,6 @@ class TransactionalWriter(Writer):
             raise Retry(f"a transaction takes no more records: {reason(e)}") from e
 
     def _check(self) -> None:
-        """Raise Retry where a record was not stored. Conflict where the producer was fenced."""
         if self._error is not None and self._error.code() in _PURGED:
             self._error, self._topic = self._failed_transaction() or self._error, ""
         super()._check()

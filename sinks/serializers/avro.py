@@ -9,6 +9,7 @@ import secrets
 import urllib.request
 import zlib
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,17 +34,13 @@ MAX_SCHEMA_BYTES = 1 << 20
 FETCH_SECONDS = 30
 
 
-def _raw_deflate(block: memoryview) -> bytes:
-    return zlib.compress(block, wbits=-15)
-
-
 def _snappy(block: memoryview) -> bytes:
     return bytes(pa.Codec("snappy").compress(block, asbytes=True)) + zlib.crc32(block).to_bytes(4, "big")
 
 
 CODECS: dict[str, Callable[[memoryview], bytes]] = {
     "null": bytes,
-    "deflate": _raw_deflate,
+    "deflate": partial(zlib.compress, wbits=-15),
     "snappy": _snappy,
     "bzip2": bz2.compress,
     "xz": lzma.compress,

@@ -67,7 +67,9 @@ class Json(Serializer):
     def records(self, batch: Batch) -> Serialized:
         """Headers and bodies."""
         if batch.is_wide:
-            headers = joined_entries(batch.header_maps(), _json_names, _json_texts, b",")
+            headers = joined_entries(
+                batch.header_maps(), lambda names: joined(_json_texts(names), b":"), _json_texts, b","
+            )
             return serialized(joined(b'{"headers":{', headers, b"},", _bodies(batch.bodies), b"}\n"))
         pairs = [
             by_value(batch.header(name), functools.partial(_pair, msgspec.json.encode(name) + b":"))
@@ -78,11 +80,7 @@ class Json(Serializer):
 
 
 def _pair(name: bytes, values: Any) -> Any:
-    return joined(name, _quoted(values.cast(pa.string())))
-
-
-def _json_names(names: Any) -> Any:
-    return joined(_json_texts(names), b":")
+    return joined(name, _json_texts(values))
 
 
 def _json_texts(texts: Any) -> Any:
