@@ -7,20 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import cast
 
 from confluent_kafka import Message
 
 from plugins import PartitionClaim, Record
 from plugins.shared.polling import weight
-
-
-class Start(NamedTuple):
-    """Where a partition is read from."""
-
-    offset: int
-    leader_epoch: int | None
-    """Of the record before it; None where that is not known."""
 
 
 class Fetched:
@@ -51,15 +43,14 @@ class Fetched:
 
     # --- which partitions there are, and where they begin and end
 
-    def add(self, starts: Mapping[PartitionClaim, Start]) -> None:
-        """Partitions that the consumer has from now on."""
+    def add(self, starts: Mapping[PartitionClaim, int], leader_epochs: Mapping[PartitionClaim, int]) -> None:
+        """Partitions that the consumer has from now on, and the leader epochs of the records before, where known."""
         with self._changed:
-            for claim, start in starts.items():
+            for claim, offset in starts.items():
                 partition = claim.partition
                 self.claims[partition], self._confirmed[partition] = claim, deque()
-                self._next[partition] = start.offset
-                known = start.leader_epoch is not None
-                self._leaders[partition] = [(start.offset - 1, cast("int", start.leader_epoch))] if known else []
+                self._next[partition] = offset
+                self._leaders[partition] = [(offset - 1, leader_epochs[claim])] if claim in leader_epochs else []
 
     def remove(self, partitions: Collection[int]) -> None:
         """Partitions that the consumer does not have any more, with all that waits of them."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.calls import Calls
-from channels.kafka.fetched import Fetched, Start
+from channels.kafka.fetched import Fetched
 from channels.kafka.positions import (
     Before,
     TopicIds,
@@ -365,12 +365,11 @@ class KafkaReader(Poller, Reader):
         self._refuse_truncated(read)
         begun = {claim: self._oldest(claim) if at is None else at for claim, at in starts.items()}
         positions = {claim.partition: at for claim, at in begun.items()}
-        epochs_read = {claim: one.last.leader_epoch for claim, one in read.items() if one.last.leader_epoch >= 0}
-        epochs = {claim: epochs_read.get(claim) for claim in begun}
+        epochs = {claim: one.last.leader_epoch for claim, one in read.items() if one.last.leader_epoch >= 0}
         # Another program, or a reset, has committed an offset alone: a later loss before it would not be noticed.
-        without = {claim: at for claim, at in begun.items() if at and epochs[claim] is None and not claim.replay}
+        without = {claim: at for claim, at in begun.items() if at and claim not in epochs and not claim.replay}
         epochs |= (known := leader_epochs(self._properties, without))
-        self._fetched.add({claim: Start(at, epochs[claim]) for claim, at in begun.items()})
+        self._fetched.add(begun, epochs)
         self._fresh |= positions.keys()
         if fresh := {claim: at for claim, at in begun.items() if claims.get(claim) != at or claim in known}:
             self._commit(fresh)  # where each begins, and under which claim, before anything is taken

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from channels.kafka.fetched import Fetched, Start
+from channels.kafka.fetched import Fetched
 from plugins import PartitionClaim
 from plugins.shared.polling import weight
 
@@ -53,7 +53,7 @@ class Message(NamedTuple):
 
 def started(*partitions, at=0):
     fetched = Fetched(threading.Condition())
-    fetched.add({CLAIMS[partition]: Start(at, None) for partition in partitions})
+    fetched.add({CLAIMS[partition]: at for partition in partitions}, {})
     return fetched
 
 
@@ -77,7 +77,7 @@ class Reading(RuleBasedStateMachine):
     @rule(partition=PARTITIONS, at=st.integers(0, 9))
     def assigned(self, partition, at):
         if partition not in self.broker:
-            self.fetched.add({CLAIMS[partition]: Start(at, None)})
+            self.fetched.add({CLAIMS[partition]: at}, {})
             self.broker[partition] = self.due[partition] = at
 
     @rule(partition=PARTITIONS)
@@ -173,7 +173,7 @@ def test_the_end_of_a_partition_that_ends_with_a_transaction_is_behind_it():
 
 def test_the_leader_epoch_is_that_of_the_record_before():
     fetched = started(0, 1)
-    fetched.add({CLAIMS[2]: Start(5, 3)})
+    fetched.add({CLAIMS[2]: 5}, {CLAIMS[2]: 3})
     for number, epoch in enumerate([4, 4, 6, 6], start=5):
         fetched.keep(Message(2, number, epoch))
     assert [fetched.leader_epoch(2, end) for end in range(4, 10)] == [-1, 3, 4, 4, 6, 6]
