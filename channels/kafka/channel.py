@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -271,16 +272,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _committed(self, group: str | None) -> tuple[dict[PartitionClaim, int | None], list[TopicPartition]]:
         """The claim and the offset of each partition, and the committed offsets that these were made of."""
         claim = self._claim(group)._replace(topic_id=self._ids().get())
-        consumer = self._onlooker(group)
+        topic = self.config.topic
         try:
-            partitions = consumer.list_topics(self.config.topic, timeout=REQUEST_SECONDS).topics[self.config.topic]
-            found = committed(
-                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], REQUEST_SECONDS
-            )
+            with closing(self._onlooker(group)) as consumer:
+                partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
+                found = committed(consumer, [TopicPartition(topic, p) for p in partitions], REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        finally:
-            consumer.close()
         return claims_of(claim, found, self.log, self._told), found
 
     def ends(self) -> Mapping[int, int]:
@@ -292,26 +290,23 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return {partition: low for partition, (low, _) in self._watermarks().items()}
 
     def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
-        consumer, topic = self._onlooker(None, properties), self.config.topic
+        topic = self.config.topic
         try:
-            partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
-            return {p: watermarks(consumer, TopicPartition(topic, p), REQUEST_SECONDS) for p in partitions}
+            with closing(self._onlooker(None, properties)) as consumer:
+                partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
+                return {p: watermarks(consumer, TopicPartition(topic, p), REQUEST_SECONDS) for p in partitions}
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        finally:
-            consumer.close()
 
     def vacant(self, partition: int, start: int | None, end: int) -> bool:
         """Read from there, as the channel's readers do. An open transaction, which may be committed yet, counts."""
-        consumer = self._onlooker(None)
+        at = TopicPartition(self.config.topic, partition, OFFSET_BEGINNING if start is None else start)
         try:
-            at = OFFSET_BEGINNING if start is None else start
-            consumer.assign([TopicPartition(self.config.topic, partition, at)])
-            message = consumer.poll(REQUEST_SECONDS)
+            with closing(self._onlooker(None)) as consumer:
+                consumer.assign([at])
+                message = consumer.poll(REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        finally:
-            consumer.close()
         if message is None:
             raise Retry(f"partition {partition} of {self.config.topic} does not answer")
         error = message.error()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -36,7 +37,7 @@ class TopicLookup:
             partitions = consumer.list_topics(self._topic, timeout=REQUEST_SECONDS).topics[self._topic].partitions
             wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
             found = {one.partition: one.offset for one in offsets_at(consumer, wanted, REQUEST_SECONDS)}
-            if ends := {one.partition: self._marks(consumer, one)[1] for one in wanted if found[one.partition] < 0}:
+            if ends := {p: self._marks(consumer, p)[1] for p, offset in found.items() if offset < 0}:
                 again = [one for one in wanted if one.partition in ends]  # a newer one may have come before its end
                 for one in offsets_at(consumer, again, REQUEST_SECONDS):
                     found[one.partition] = one.offset if one.offset >= 0 else ends[one.partition]
@@ -65,7 +66,7 @@ class TopicLookup:
         claim = next((one for one in kinds if one.stem == id.topic), None)
         if claim is None:
             return None
-        low, high = self._asked(lambda consumer: self._marks(consumer, TopicPartition(self._topic, id.partition)))
+        low, high = self._asked(lambda consumer: self._marks(consumer, id.partition))
         taken = next(self.read(claim, id.offset, id.offset + 1), None) if low <= id.offset < high else None
         at = {
             group: next(one for one in positions.items() if one[0].partition == id.partition)
@@ -74,18 +75,15 @@ class TopicLookup:
         place: dict[str, str | int] = {"topic": self._topic, "partition": id.partition, "offset": id.offset}
         return Whereabouts(place, taken, _missing(id, taken, low, high), at)
 
-    def _marks(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
-        at = TopicPartition(at.topic, at.partition)
-        return watermarks(consumer, at, REQUEST_SECONDS)
+    def _marks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
+        return watermarks(consumer, TopicPartition(self._topic, partition), REQUEST_SECONDS)
 
     def _asked(self, ask: Callable[[Consumer], Any]) -> Any:
-        consumer = Consumer(self._properties)
         try:
-            return ask(consumer)
+            with closing(Consumer(self._properties)) as consumer:
+                return ask(consumer)
         except KafkaException as e:
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
-        finally:
-            consumer.close()
 
 
 def _record(message: Any) -> Record:

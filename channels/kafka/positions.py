@@ -213,8 +213,7 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
     known = {claim: before for claim, before in read.items() if before.last != LastRecord()}
     if not known:
         return
-    consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
-    try:
+    with contextlib.closing(Consumer({**CONSUMER, **properties, **ONE_RECORD})) as consumer:
         for claim, (offset, last, committed) in known.items():
             log, start = PartitionLog(consumer, claim), None
             if last.leader_epoch >= 0:
@@ -225,8 +224,6 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
                 # Brokers that were stopped for a backup begin the same leader epoch twice.
                 low = log.low()
                 yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else low}+", low)
-    finally:
-        consumer.close()
 
 
 def leader_epochs(
@@ -236,15 +233,13 @@ def leader_epochs(
     found: dict[PartitionClaim, int] = {}
     if not positions:
         return found
-    consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
-    try:
+    with (
+        contextlib.closing(Consumer({**CONSUMER, **properties, **ONE_RECORD})) as consumer,
+        contextlib.suppress(KafkaException, Retry),  # not worth a failure: the partition is read without it
+    ):
         for claim, offset in positions.items():
             if (epoch := PartitionLog(consumer, claim).leader_epoch(offset - 1)) >= 0:
                 found[claim] = epoch
-    except (KafkaException, Retry):  # not worth a failure: the partition is read without it
-        pass
-    finally:
-        consumer.close()
     return found
 
 
