@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -206,11 +207,8 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             offsets, indexes, times = np.array([id.offset]), np.array([id.index], np.int32), np.zeros(1, np.int64)
             origin = Origin(claim.topic, id.partition, offsets, indexes, times, id.topic)
             key = str(next(self._template.texts(Batch.of([Event(b"")], origin)))).encode()
-        hbase = self._connect()
-        try:
+        with closing(self._connect()) as hbase:
             found = hbase.row(self.config.table, key)
-        finally:
-            hbase.close()
         name = key.decode("utf-8", "replace")
         if not found:
             return [{"missing": f"HBase's table {self.config.table!r} has no row {name}"}]

@@ -7,6 +7,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -123,21 +124,17 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
         if not writable(staging):
             yield f"cannot write into the staging directory {staging}"
-        hdfs = None
         try:
-            hdfs = self._connect()
-            path = self.root
-            while (found := hdfs.status(path)) is None and path != "/":
-                path = posixpath.dirname(path)
-            if found is not None and found.is_file:
-                yield f"{path} is a file, so that {self.root} cannot be a directory"
-            else:
-                hdfs.may_write(path)
+            with closing(self._connect()) as hdfs:
+                path = self.root
+                while (found := hdfs.status(path)) is None and path != "/":
+                    path = posixpath.dirname(path)
+                if found is not None and found.is_file:
+                    yield f"{path} is a file, so that {self.root} cannot be a directory"
+                else:
+                    hdfs.may_write(path)
         except FlafkaError as e:
             yield str(e)
-        finally:
-            if hdfs is not None:
-                hdfs.close()
 
     def _connect(self) -> FileSystem:
         config, location = self.config, self.config.location
@@ -242,11 +239,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 return [{"missing": f"it has no file: {e}"}]
         kind, _, before = claim.record.partition(":")
         states = dict.fromkeys((self.state, before) if kind == self._kind else (self.state,))
-        hdfs = self._connect()
-        try:
+        with closing(self._connect()) as hdfs:
             return find_in(hdfs, states, claim, id, bucket)
-        finally:
-            hdfs.close()
 
     def _places(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
         """The files, by path and kind, that the events belong to, and which each belongs to."""
