@@ -94,11 +94,8 @@ class FileSystem(Protocol):
         Best-effort: it is logged where this user may not.
         """
 
-    def delete(self, path: str, *, only_empty: bool = False) -> None:
-        """Delete a file, or a directory with all in it; nothing happens where there is none.
-
-        With `only_empty`, Retry for a directory with something in it.
-        """
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all in it; nothing happens where there is none."""
 
     def may_write(self, path: str) -> None:
         """Raise Retry where the user may not create files in that directory."""

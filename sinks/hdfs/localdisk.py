@@ -135,15 +135,13 @@ class LocalDisk(FileSystem):
             if (acl := _default_acl(place)) is not None:
                 os.setxattr(file, "system.posix_acl_access", acl)
 
-    def delete(self, path: str, *, only_empty: bool = False) -> None:
+    def delete(self, path: str) -> None:
         """Delete a file or directory, as `FileSystem.delete` says."""
         found = Path(path)
         with _doing(f"delete {path}"):
             try:
                 if not found.is_dir():
                     found.unlink()
-                elif only_empty:
-                    found.rmdir()
                 else:
                     shutil.rmtree(found)
                 sync_directory(found.parent)

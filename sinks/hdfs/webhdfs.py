@@ -218,9 +218,9 @@ class WebHdfs(FileSystem):
         self._inherited[directory] = now, group, acl
         return group, acl
 
-    def delete(self, path: str, *, only_empty: bool = False) -> None:
+    def delete(self, path: str) -> None:
         """Delete a file or directory, as `FileSystem.delete` says."""
-        self._call(f"delete {path}", self._client.delete, path, recursive="false" if only_empty else "true")
+        self._call(f"delete {path}", self._client.delete, path, recursive="true")
 
     def may_write(self, path: str) -> None:
         """Raise Retry where the user may not create files in that directory."""
