@@ -87,13 +87,6 @@ def place_of(cls: Any) -> tuple[str, int]:
         return "", 0
 
 
-def place_of_method(cls: type, name: str) -> tuple[str, int]:
-    """File and line of a method, as its compiled code has them. Reads no file."""
-    method = getattr(cls, name, None)
-    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
-
-
 def described(cls: type, place: tuple[str, int] | None = None) -> str:
     """A component's class with its plugin, and with `place` or else file and line of the class (reads its source)."""
     file, line = place or place_of(cls)
@@ -103,8 +96,10 @@ def described(cls: type, place: tuple[str, int] | None = None) -> str:
 
 
 def described_method(cls: type, name: str) -> str:
-    """A component's class with its plugin, file and line of one of its methods. Reads no file."""
-    return described(cls, place_of_method(cls, name))
+    """A component's class with its plugin, and file and line of a method by its compiled code. Reads no file."""
+    method = getattr(cls, name, None)
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    return described(cls, (code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
 
 
 def blamed(error: BaseException) -> str:
