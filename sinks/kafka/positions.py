@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -91,8 +90,11 @@ class Positions:
         admin = AdminClient(self._client)
         try:
             topics = admin.list_topics(timeout=PROBE_SECONDS).topics
-            if self.name not in topics:
+            if self.name in topics:
+                self._partitions = len(topics[self.name].partitions)
+            else:
                 channel = topics[self._channel].partitions
+                self._partitions = len(channel)
                 replicas = len(next(iter(channel.values())).replicas)
                 settings = {
                     "cleanup.policy": "compact",
@@ -100,7 +102,6 @@ class Positions:
                     "min.cleanable.dirty.ratio": "0.1",
                 }
                 create_topic(admin, self.name, len(channel), replicas, settings, PROBE_SECONDS)
-            self._partitions = self._count(admin)
         except (KafkaException, TimeoutError) as e:
             if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:
                 self._log.warning(
@@ -109,18 +110,9 @@ class Positions:
                 )  # fmt: skip
                 return False
             raise Retry(f"topic {self.name} cannot be created: {reason(e)}") from e
+        if not self._partitions:
+            raise Retry(f"topic {self.name} was created and is not there yet")
         return True
-
-    def _count(self, admin: AdminClient) -> int:
-        """Return the number of its partitions. The asked broker may not have heard yet of a new topic."""
-        deadline = time.monotonic() + PROBE_SECONDS
-        while True:
-            topic = admin.list_topics(self.name, timeout=PROBE_SECONDS).topics[self.name]
-            if topic.error is None and topic.partitions:
-                return len(topic.partitions)
-            if time.monotonic() > deadline:
-                raise Retry(f"topic {self.name} was created and is not there yet")
-            time.sleep(0.05)
 
 
 def _key(claim: PartitionClaim) -> str:
