@@ -101,7 +101,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         found = metadata(client, REQUEST_SECONDS, whose)
         if foreign := config.foreign(found.cluster_id):
             raise Retry(f"{whose}{foreign}")
-        there = config.topic in found.topics
+        self._cluster_id, there = found.cluster_id or "", config.topic in found.topics
         properties: dict[str, Any] = {**client, "error_cb": heard}
         admin = AdminClient(properties)
         self._topic_ids = TopicIds(admin, config.topic)
@@ -115,7 +115,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             limits = topic.limits()
             if limits.compacted:
                 raise FlafkaError(f"channel {self.name}: {COMPACTED.format(config.topic)}")
-            self._cluster_id = admin.list_topics(config.topic, timeout=REQUEST_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
@@ -327,7 +326,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if id.topic.partition("~")[0] != self.config.topic:
             return None
         looking = self._looking()
-        cluster = looking.cluster()
+        cluster = str(metadata(self._client(self.config.consumer), REQUEST_SECONDS).cluster_id)
         known = {
             group: {claim._replace(cluster_id=cluster): at for claim, at in self.positions(group).items()}
             for group in (groups or [None])

@@ -25,11 +25,6 @@ class TopicLookup:
         self._properties = {**CONSUMER, **properties, "group.id": group}
         self._topic, self._decode = topic, decode
 
-    def cluster(self) -> str:
-        """Return the id of its cluster."""
-        listed = self._asked(lambda consumer: consumer.list_topics(self._topic, timeout=REQUEST_SECONDS))
-        return str(listed.cluster_id)
-
     def at(self, time: int) -> dict[int, int]:
         """Return the first offsets at or after that time, as `KafkaBackedChannel.at` does."""
 

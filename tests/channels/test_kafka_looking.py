@@ -23,7 +23,7 @@ class Half:
         self.groups.append(properties["group.id"])
 
     def list_topics(self, topic: str = "", timeout: float = 0) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None, 1: None})}, cluster_id="here")
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None, 1: None})})
 
     def offsets_for_times(self, wanted: Any, timeout: float) -> Any:
         error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
@@ -54,6 +54,8 @@ def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPa
     for module in (looking, stored):
         monkeypatch.setattr(module, "Consumer", Half)
     Half.groups.clear()
-    assert TopicLookup({}, "t", "g", lambda records, claim: None).cluster() == "here"
+    monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
+    with pytest.raises(Retry):
+        TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
     assert not [*stored.records(KafkaStream("127.0.0.1:1", "t", "g"), "t.deadletters")]
     assert Half.groups == ["g", "g"]
