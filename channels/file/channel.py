@@ -384,9 +384,8 @@ class FileChannel(Channel[FileChannelConfig]):
 
     def _append(self, batch: Batch) -> None:
         """Store a batch of a load. Raises Retry, and OSError."""
-        for directory in self._directories:
-            if room(directory) < self.config.minimum_required_space:
-                raise Retry(f"{directory} has less room than minimumRequiredSpace")
+        if short := self._short_of_room():
+            raise Retry(short)
         written = self._log.append(self._base, int(time.time() * 1000), len(batch), batch.to_ipc())
         self._waiting.add(self._base, written.number, len(batch))
 
