@@ -111,11 +111,6 @@ class Fetched:
         """Whether something waits for the topic's id to be asked for."""
         return bool(self._unasked)
 
-    @property
-    def unconfirmed(self) -> int:
-        """Records that are not to be handed out yet."""
-        return len(self._asked) + len(self._unasked)
-
     def asked(self) -> None:
         """The topic's id is asked for now. The answer to the question before has come."""
         with self._changed:
@@ -177,11 +172,6 @@ class Fetched:
         """The offset to be received next of each partition."""
         with self._changed:
             return dict(self._next)
-
-    def waiting(self) -> int:
-        """Records that were received and not handed out."""
-        with self._changed:
-            return self.unconfirmed + sum(map(len, self._confirmed.values()))
 
     def firsts(self) -> Mapping[int, int]:
         """The first record of each partition that was not handed out, which may not have been received yet."""

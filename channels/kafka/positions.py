@@ -116,9 +116,8 @@ class PartitionLog:
     def __init__(self, consumer: Consumer, claim: PartitionClaim) -> None:
         self._consumer, self._topic, self._partition = consumer, claim.topic, claim.partition
 
-    def truncated(self, position: int, leader_epoch: int) -> tuple[int | None, int]:
-        """Return the first offset of the records before that position that the brokers have lost, and the end of the
-        partition. The former is None if they have all.
+    def truncated(self, position: int, leader_epoch: int) -> int | None:
+        """Return the first offset of the records before that position that the brokers have lost; None if none is.
 
         The latest record that was read there had that leader epoch. A replica that was behind and became leader
         opens a later epoch at its own end. So records of a later epoch before the position are not those that
@@ -138,7 +137,7 @@ class PartitionLog:
                 before = middle
         found = self._first(after) if after < position <= high else None
         lost = high < position or (found is not None and found.offset() < position)
-        return (after if lost else None), high
+        return after if lost else None
 
     def is_other(self, offset: int, timestamp: int) -> bool:
         """Return True if a record with another timestamp has that offset now. Raises as `truncated`."""
@@ -217,7 +216,7 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
         for claim, (offset, last, committed) in known.items():
             log, start = PartitionLog(consumer, claim), None
             if last.leader_epoch >= 0:
-                start, _ = log.truncated(offset, last.leader_epoch)
+                start = log.truncated(offset, last.leader_epoch)
             if start is not None:
                 yield truncated(claim, offset, start)
             elif last.timestamp >= 0 and not claim.replay and log.is_other(offset - 1, last.timestamp):

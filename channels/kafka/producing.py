@@ -139,6 +139,8 @@ class ChannelProducer:
         waits = ((number(properties.get(name, default)) or 0) - default for name, default in _WAITS.items())
         self._standstill = Standstill(writable, sum(max(0.0, wait) / 1000 for wait in waits), self.stopping)
         self._closed = threading.Event()
+        self._produce_rows = self._produce_pieces if self._config.format == "arrow" else self._produce_events
+        """Produce a batch whose events have these row numbers in the put; return rows that no record can hold."""
         self._producer = self._new_producer()
         self._beside: tuple[tuple[Producer, float], ...] = ()
         """Other producers in use, and the time (`time.monotonic`) from which an idle one is dropped."""
@@ -312,11 +314,6 @@ class ChannelProducer:
             raise Retry(f"channel {self.name}: {self._why(e)}") from e
 
     # --- records of a batch
-
-    def _produce_rows(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
-        """Produce a batch whose events have these row numbers in the put; return rows that no record can hold."""
-        produce = self._produce_pieces if self._config.format == "arrow" else self._produce_events
-        return produce(batch, rows, delivery)
 
     def _produce_pieces(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
         """Many events a record."""

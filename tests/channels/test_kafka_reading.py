@@ -90,12 +90,16 @@ def bodies(consumer, count):
     return taken
 
 
+def unconfirmed(consumer):
+    return len(consumer._fetched._asked) + len(consumer._fetched._unasked)
+
+
 def waiting(consumer, ids):
     """Take until what was fetched waits for the brokers' answer."""
 
     def fetched():
         assert consumer.take(0.01) is None, "handed out before it was known of which topic it is"
-        return ids.waiting and consumer._fetched.unconfirmed
+        return ids.waiting and unconfirmed(consumer)
 
     until(fetched)
 
@@ -120,7 +124,7 @@ def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(
     try:
         waiting(consumer, ids)
         numbered(brokers, "confirmed", range(10, 20))
-        until(lambda: consumer._fetched.unconfirmed == 20)
+        until(lambda: unconfirmed(consumer) == 20)
         assert len(ids.waiting) == 1, "one request at a time, for all that waits"
         ids.answer(None)  # no broker answered: it is asked again, and nothing is lost or overtaken
         waiting(consumer, ids)

@@ -104,7 +104,7 @@ class OneLog:
 
 
 def truncated(log, position, epoch):
-    return PartitionLog(log, claim(0)).truncated(position, epoch)[0]
+    return PartitionLog(log, claim(0)).truncated(position, epoch)
 
 
 @given(st.data())
