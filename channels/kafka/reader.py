@@ -92,7 +92,6 @@ class KafkaReader(Poller, Reader):
         """Partitions that became ours since the last turn."""
         self._last: dict[int, LastRecord] = {}
         """By partition: the record before the position at which it begins, by the commit log of the sink."""
-        self._assigning = False
         self._member: str | None = None
         """The group's name for this member when it got partitions last."""
         self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
@@ -335,13 +334,6 @@ class KafkaReader(Poller, Reader):
 
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
         """Have the owner take them over; begin where it says."""
-        self._assigning = True
-        try:
-            return self._assigned(partitions)
-        finally:
-            self._assigning = False
-
-    def _assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
         # Not by this consumer's `list_topics`: in a callback that has the next callback of the same `poll` abort the
         # process, for the Python binding takes the polling thread for one that is not polling.
         topic_id = self._topic_ids.get()
