@@ -21,7 +21,7 @@ from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import BROKEN, PROBE_SECONDS, failure, is_broken, reason
-from plugins.shared.kafkaerrors import ReportedErrors, login
+from plugins.shared.kafkaerrors import RECORD_REFUSALS, ReportedErrors, login
 from plugins.shared.kafkaproperties import number
 from plugins.shared.polling import STANDING_SECONDS
 from plugins.threads import start_thread
@@ -53,15 +53,6 @@ _WAITS = {
     "retry.backoff.max.ms": 1_000,
 }
 """Properties that delay a request, in milliseconds, with librdkafka's defaults."""
-_REFUSALS = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError._INVALID_DIFFERENT_RECORD,
-    }
-)
-"""Errors of one record, which fail every record of the same request batch."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 FITTING_SECONDS = 60.0
 """Time after the latest record that was too large until puts make records of `batchBytes` again."""
@@ -196,7 +187,7 @@ class ChannelProducer:
         stored, stalled = delivery.stored, False
         try:
             while delivery.failed:
-                passing = [error for _, error in delivery.failed if error.code() not in _REFUSALS]
+                passing = [error for _, error in delivery.failed if error.code() not in RECORD_REFUSALS]
                 if passing and not stored:
                     self._replace(delivery.producer)
                     raise self._failure(passing[0], delivery)
@@ -237,7 +228,7 @@ class ChannelProducer:
             self._keep_beside(producer, 0.0)
         left = []
         for some, error in delivery.failed:
-            if error.code() in _REFUSALS and not self._limits.compacted:
+            if error.code() in RECORD_REFUSALS and not self._limits.compacted:
                 if len(some) == 1:
                     rejected[some[0]] = self._refused_for(batch, some[0], error)
                     continue
@@ -464,7 +455,7 @@ class ChannelProducer:
                 began = began or time.monotonic()
                 self._wait_for_room(delivery, began)
             except KafkaException as e:
-                if e.args[0].code() in _REFUSALS:
+                if e.args[0].code() in RECORD_REFUSALS:
                     delivery.expect(-1)
                     delivery.refuse(rows, e.args[0])
                     return
@@ -487,7 +478,7 @@ class ChannelProducer:
             again = []
             for message in failed:
                 error = message.pop("_error")
-                if error.code() in _REFUSALS:
+                if error.code() in RECORD_REFUSALS:
                     delivery.refuse((message["at"],), error)
                 elif error.code() != KafkaError._QUEUE_FULL:
                     raise Retry(f"channel {self.name}: {error.str()}")

@@ -54,6 +54,15 @@ AWAY = frozenset(
     )
 )
 """Errors that say that brokers are away, or too few of them there."""
+RECORD_REFUSALS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    }
+)
+"""Errors of one record, which fail every record of the same request batch."""
 _OLD = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
 
 

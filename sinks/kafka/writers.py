@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
 from plugins.shared.kafkaclient import PRODUCER, reason
+from plugins.shared.kafkaerrors import RECORD_REFUSALS
 from plugins.shared.offsets import OffsetMetadata
 
 TRANSACTION_CALL_SECONDS = 30.0
@@ -19,16 +20,8 @@ TRANSACTION_CALL_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
 REPORT_SECONDS = 1.0
 """Time that the report of a refused record may take, once the client knows of it."""
-REFUSALS = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError._INVALID_DIFFERENT_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-    }
-)
-"""Errors of one record, which fail every record of the same request batch."""
+REFUSALS = RECORD_REFUSALS | {KafkaError.INVALID_TIMESTAMP}
+"""Errors of one record, whose time may come from a header of the event."""
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
