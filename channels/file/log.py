@@ -32,6 +32,7 @@ _HEADER = struct.Struct("<4sIIHIQq")
 """Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""
 _MAGIC = b"FLE1"
 _ANY_MAGIC = re.compile(rb"FLE(\d)")
+"""The digit is the version of the segment."""
 _COVERED = len(_MAGIC) + 4
 _NAME = re.compile(r"flafka-(\d{20})-([0-9a-f]{12})\.log")
 """First number and run."""
@@ -81,10 +82,6 @@ class Segment:
         self.size = os.fstat(self.descriptor).st_size
         """Bytes of entries. The writer has zeros behind them, up to `filled`."""
         self.filled = self.size
-
-    def start(self) -> bytes:
-        """Return the first bytes: the magic of the first entry, whose last digit is the version of the segment."""
-        return os.pread(self.descriptor, len(_MAGIC), 0)
 
     def header(self, at: int) -> Entry | None:
         """Return the entry whose header is at that byte, unchecked; None if no header is there."""
@@ -163,7 +160,8 @@ class Log:
         self.segments: list[Segment] = []
         self.stored = 0
         """Entries of a smaller number are on the disk."""
-        self._next = 0
+        self.end = 0
+        """Number of the next entry."""
         self._stored_bytes = 0
         """Bytes of the newest segment that are on the disk."""
         self._failures = 0
@@ -172,11 +170,6 @@ class Log:
         self.empty: list[Path] = []
         """Files of earlier runs without entries."""
         self._ended = False
-
-    @property
-    def end(self) -> int:
-        """Number of the next entry."""
-        return self._next
 
     # --- life
 
@@ -188,7 +181,7 @@ class Log:
         self.segments = [Segment(path, first, run) for first, run, path in files(self.directories)]
         for segment in self.segments:
             # A segment with an entry of this version is damaged in its first bytes.
-            found = _ANY_MAGIC.match(segment.start())
+            found = _ANY_MAGIC.match(os.pread(segment.descriptor, len(_MAGIC), 0))
             if found is not None and found[0] != _MAGIC and segment.next_whole(0) is None:
                 raise of_version(segment.path, "segment", int(found[1]))
         for segment in self.segments:
@@ -216,13 +209,13 @@ class Log:
             newest.size = end
             newest.cut()
         os.fdatasync(newest.descriptor)  # who wrote it may have been killed before
-        self._next = self.stored = max(self._next, number)
+        self.end = self.stored = max(self.end, number)
 
     def begin_run(self, number: int) -> None:
         """Begin the first segment of this run, with entry `number`, or a later one. Raises OSError."""
         with self._changed:
-            self._next = self.stored = max(number, self._next)
-            self._begin_segment(self._next)
+            self.end = self.stored = max(number, self.end)
+            self._begin_segment(self.end)
 
     def remove_empty(self) -> None:
         """Delete the files `empty`. Raises OSError."""
@@ -238,7 +231,7 @@ class Log:
                 if segment.run == self.run:
                     os.fdatasync(segment.descriptor)
             self._end_segment()
-            self.stored = self._next
+            self.stored = self.end
             self._ended = True
 
     def close(self, *, clean: bool = False) -> None:
@@ -270,8 +263,8 @@ class Log:
         with self._changed:
             if self.segments[-1].size:
                 self._sync_now()
-                self._begin_segment(self._next)
-            return self._next
+                self._begin_segment(self.end)
+            return self.end
 
     # --- writing
 
@@ -283,8 +276,8 @@ class Log:
             while (segment := self.segments[-1]).size and segment.size + len(payload) > self.segment_bytes:
                 self._sync_now()
                 if segment is self.segments[-1]:
-                    self._begin_segment(self._next)
-            header = _HEADER.pack(_MAGIC, 0, len(payload), partition, events, self._next, arrival)
+                    self._begin_segment(self.end)
+            header = _HEADER.pack(_MAGIC, 0, len(payload), partition, events, self.end, arrival)
             checksum = zlib.crc32(payload, zlib.crc32(header[_COVERED:]))
             pieces = [_MAGIC + struct.pack("<I", checksum) + header[_COVERED:], payload]
             if self._synced:
@@ -296,11 +289,11 @@ class Log:
                     segment.cut()
                 raise
             segment.size += _HEADER.size + len(payload)
-            self._next += 1
+            self.end += 1
             if not self._synced:
-                self.stored, self._stored_bytes = self._next, segment.size
+                self.stored, self._stored_bytes = self.end, segment.size
                 self._changed.notify_all()
-            return UnsyncedEntry(self._next - 1, self._failures)
+            return UnsyncedEntry(self.end - 1, self._failures)
 
     def sync(self, written: UnsyncedEntry) -> None:
         """Return when that entry is on the disk: one call for all that wait at a time.
@@ -315,7 +308,7 @@ class Log:
                     self._changed.wait()
                     continue
                 self._syncing = True
-                segment, end, size = self.segments[-1], self._next, self.segments[-1].size
+                segment, end, size = self.segments[-1], self.end, self.segments[-1].size
                 self._changed.release()
                 try:
                     os.fdatasync(segment.descriptor)
@@ -341,25 +334,25 @@ class Log:
         for segment in self.segments:
             if segment.first >= number:
                 os.fdatasync(segment.descriptor)
-        self.stored, self._stored_bytes = self._next, self.segments[-1].size
+        self.stored, self._stored_bytes = self.end, self.segments[-1].size
 
     def _sync_now(self) -> None:
         while self._syncing:
             self._changed.wait()
-        if self.stored < self._next:
+        if self.stored < self.end:
             try:
                 os.fdatasync(self.segments[-1].descriptor)
                 self.segments[-1].refuse_deleted()
             except OSError:
                 self._forget()
                 raise
-            self.stored, self._stored_bytes = self._next, self.segments[-1].size
+            self.stored, self._stored_bytes = self.end, self.segments[-1].size
             self._changed.notify_all()
 
     def _forget(self) -> None:
         """Take back what was written since the last success: after a failure nobody knows what the disk has of it."""
         segment = self.segments[-1]
-        segment.size, self._next = self._stored_bytes, self.stored
+        segment.size, self.end = self._stored_bytes, self.stored
         with contextlib.suppress(OSError):  # it is written over
             segment.cut()
         self._failures += 1
