@@ -1,11 +1,11 @@
 """Flume's RPC by Thrift: the service ThriftSourceProtocol, in frames, by the protocols compact and binary.
 
 A frame is its size, a big-endian int32, and a message. The service has two calls, whose arguments are one event or a
-list of events; an event is a struct of a map of headers and a body, both required. It has been the same since Flume
-1.4, and whoever writes a struct writes its fields in their order, so that no other way to write them is read.
+list of events. An event is a struct of a map of headers and a body, both required. The service has not changed since
+Flume 1.4. All that write a struct write its fields in order, and no other order is read.
 
-Thrift's libraries for Python make an object of each event, of each that a damaged request claims to have too:
-thriftpy2 takes 80 µs for an event of the compact protocol, and 34 s and 400 MB for 4 MB of nothing.
+Thrift's libraries for Python make an object of each event, also where the number of events in a damaged request is
+wrong. thriftpy2 takes 80 µs for an event of the compact protocol, and 34 s and 400 MB for 4 MB of nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from plugins.shared.flumeevent import varint as zigzag
 
 UNKNOWN_METHOD = 1
 PROTOCOL_ERROR = 7
-"""Of Thrift's kinds of errors."""
+"""Kinds of errors in Thrift (`TApplicationException`)."""
 _SASL = b"\1\0\0\0\6GSSAPI"
 _LENGTHS = tuple(zigzag(size) for size in range(256))
-"""Of most texts, as Avro encodes them."""
+"""Lengths of most texts, as Avro encodes them."""
 _UINT = struct.Struct(">I")
 
 
@@ -104,7 +104,7 @@ def _not_a_frame(head: bytes, size: int, most: int) -> str:
 
 
 class ThriftStatus(enum.IntEnum):
-    """What a server answers."""
+    """Status that a server answers."""
 
     OK = 0
     FAILED = 1
@@ -113,7 +113,7 @@ class ThriftStatus(enum.IntEnum):
 
 
 class Kind(enum.IntEnum):
-    """What a message is."""
+    """Kind of a message."""
 
     CALL = 1
     REPLY = 2
@@ -127,7 +127,7 @@ class Message(NamedTuple):
     name: str
     serial: int
     at: int
-    """Where the arguments, or the result, begin."""
+    """Byte at which the arguments, or the result, begin."""
 
 
 class Protocol(ABC):
@@ -151,7 +151,7 @@ class Protocol(ABC):
 
     def __init__(self) -> None:
         self.layout = Layout(self._begin, self._written, lambda _: self.body, b"\0")
-        """How `flumeevent` encodes events for it."""
+        """Layout in which `flumeevent` encodes events for this protocol."""
 
     @abstractmethod
     def _begins(self, content: bytes) -> bool:
@@ -181,7 +181,7 @@ class Protocol(ABC):
         return self._number(data, at)[0]
 
     def _count(self, data: bytes, at: int) -> tuple[int, int]:
-        """How many events a list has, and where they begin."""
+        """Return how many events a list has, and where they begin."""
         return self._number(data, at)
 
     def _counted(self, events: int) -> bytes:
@@ -189,11 +189,11 @@ class Protocol(ABC):
         return self._written(events)
 
     def _entries(self, data: bytes, at: int) -> tuple[int, int]:
-        """How many headers there are, and where they begin."""
+        """Return how many headers an event has, and where they begin."""
         return self._number(data, at)
 
     def _begin(self, headers: int) -> bytes:
-        """What an event with so many headers begins with."""
+        """Return the first bytes of an event with so many headers."""
         return self.headers + self._written(headers)
 
     # --- both ends
@@ -204,17 +204,17 @@ class Protocol(ABC):
         return b"".join((head, self.many, self._counted(len(events)), *events, b"\0"))
 
     def answer(self, name: str, serial: int, status: ThriftStatus) -> bytes:
-        """What a server answers to a call."""
+        """Return the answer of a server to a call."""
         return self._message(Kind.REPLY, name, serial) + self.result + self._integer(status) + b"\0"
 
     def complaint(self, name: str, serial: int, text: str, kind: int = PROTOCOL_ERROR) -> bytes:
-        """What a server answers to a call that it cannot read, which the client raises."""
+        """Return the answer of a server to a call that it cannot read. The client raises it."""
         data = text.encode()
         error = self.text + self._written(len(data)) + data + self.error + self._integer(kind) + b"\0"
         return self._message(Kind.EXCEPTION, name, serial) + error
 
     def read_call(self, content: bytes) -> Message:
-        """How a client's message begins. ValueError for what is none."""
+        """Read the beginning of a client's message. Raises ValueError if there is none."""
         if not self._begins(content):
             other = next((protocol.name for protocol in PROTOCOLS.values() if protocol._begins(content)), "")
             why = f"it speaks the protocol {other}: set protocol = {other}" if other else f"it sends {content[:20]!r}"
@@ -228,7 +228,7 @@ class Protocol(ABC):
         return message
 
     def read_answer(self, content: bytes) -> Message:
-        """How a server's message begins. ValueError for what is none."""
+        """Read the beginning of a server's message. Raises ValueError if there is none."""
         if not self._begins(content):
             raise ValueError(f"what it answers is not Thrift's protocol {self.name}")
         try:
@@ -237,7 +237,7 @@ class Protocol(ABC):
             raise ValueError("its answer ends within its head") from None
 
     def read_status(self, content: bytes, answer: Message) -> ThriftStatus:
-        """What it answers. ValueError where it reports an error, or is not to be understood."""
+        """Return the status in an answer. Raises ValueError if it reports an error, or cannot be read."""
         try:
             if answer.kind == Kind.EXCEPTION:
                 size, at = self._number(content, _after(self.text, content, answer.at))
@@ -293,7 +293,7 @@ class Protocol(ABC):
 
 
 def _after(wanted: bytes, data: bytes, at: int) -> int:
-    """Where what follows `wanted` begins. ValueError where something else stands there."""
+    """Return where `wanted`, which stands at `at`, ends. Raises ValueError if something else stands there."""
     if not data.startswith(wanted, at):
         raise ValueError(f"{data[at : at + len(wanted)]!r} where {wanted!r} belongs: no event of Flume's")
     return at + len(wanted)

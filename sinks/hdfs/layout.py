@@ -13,26 +13,26 @@ from sinks.hdfs.location import RESERVED
 LONGEST_NAME, LONGEST_PATH = 255, 7000
 """Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
 _FINAL = re.compile(r"-\d{10,}-\d{10,}-[0-9a-f]{8}")
-"""What only names of this sink's files hold."""
+"""Part of a name that only files of this sink have."""
 
 
 # --- delivered files
 
 
 def stem(topic: str, partition: int) -> str:
-    """What the names of a partition's files have in common, behind what the path of their events gives."""
+    """Common part of the names of a partition's files, behind the part that the path of their events gives."""
     return f"{safe_name(topic)[:100]}-{partition}"
 
 
 def final_path(bucket: str, claim: PartitionClaim, start: int, end: int, suffix: str) -> str:
-    """Where the file of a bucket lies that has records `start` up to, not including, `end`."""
+    """Path of the file of a bucket that has records `start` up to, not including, `end`."""
     dot, replay = "" if bucket.endswith("/") else ".", "-replay" if claim.replay else ""
     name = _name(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8])
     return f"{bucket}{dot}{name}{replay}{suffix}"
 
 
 def longest_prefix(topic: str, partition: int, suffix: str) -> int:
-    """How many bytes the path of an event may give to the name of a file."""
+    """Number of bytes that the path of an event may give to the name of a file."""
     return LONGEST_NAME - len(_name(topic, partition, 10**19, 10**19, "0" * 24)) - 1 - len(suffix.encode())
 
 
@@ -73,18 +73,18 @@ def epochs_directory(state: str, claim: PartitionClaim) -> str:
 
 
 def claim_hash(claim: PartitionClaim) -> str:
-    """Tells apart the claims of two groups, epochs, clusters, or topics of the same name."""
+    """Hash that differs between groups, epochs, clusters, and topics of the same name."""
     parts = (claim.cluster_id, claim.topic_id, claim.group, str(claim.epoch))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def temporary(state: str, claim: PartitionClaim) -> str:
-    """The directory of everything that this claim has uploaded and not committed."""
+    """The directory of everything that was uploaded in this partition assignment and not committed."""
     return posixpath.join(state, "tmp", f"{claim_hash(claim)[:16]}-{claim.partition}")
 
 
 def stage_directory(state: str, claim: PartitionClaim, start: int, id: str) -> str:
-    """The directory of what one stage has uploaded; its name tells the start, and so when it may go."""
+    """The directory of what one stage has uploaded; the start in its name says when it may be deleted."""
     return posixpath.join(temporary(state, claim), f"{start:020d}-{id}")
 
 
