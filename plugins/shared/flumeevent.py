@@ -30,13 +30,17 @@ MOST_HEADERS = 256
 
 
 def varint(number: int) -> bytes:
-    """Avro's long: zig-zag, seven bits a byte, the lowest first."""
-    left = (number << 1) ^ (number >> 63)
+    """Encode a long of Avro: zig-zag, seven bits a byte, the lowest first."""
+    return unsigned_varint((number << 1) ^ (number >> 63))
+
+
+def unsigned_varint(number: int) -> bytes:
+    """Encode a number that is not negative in seven bits a byte, the lowest first."""
     data = bytearray()
-    while left > 0x7F:
-        data.append(left & 0x7F | 0x80)
-        left >>= 7
-    data.append(left)
+    while number > 0x7F:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
     return bytes(data)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 import pydantic
 
 from plugins.options import ANY_CASE, Config, option
-from plugins.shared.flumeevent import Layout
+from plugins.shared.flumeevent import Layout, unsigned_varint
 from plugins.shared.flumeevent import varint as zigzag
 
 UNKNOWN_METHOD = 1
@@ -340,12 +340,7 @@ class _Compact(Protocol):
         raise ValueError("a number of more than five bytes")
 
     def _written(self, number: int) -> bytes:
-        data = bytearray()
-        while number > 0x7F:
-            data.append(number & 0x7F | 0x80)
-            number >>= 7
-        data.append(number)
-        return bytes(data)
+        return unsigned_varint(number)
 
     def _integer(self, number: int) -> bytes:
         return zigzag(number)
