@@ -9,21 +9,20 @@ import time
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from plugins import Batch, Source
+from plugins import Batch, Difference, Source, option
 from plugins.shared.rpcevents import RpcBatchBuilder
 from plugins.threads import complain_rarely
 from sources import serving
+from sources.ipfilter import IpFilter
 from sources.listening import Endpoint
-from sources.rpcconfig import RpcConfig
-from sources.serving import Admission, Client, Reception, ServingSource
+from sources.serving import OVERHEAD, Client, Reception, ServingConfig, ServingSource
 
 INFLATED = 256 * 1024
 """Bytes inflated at a time."""
-OVERHEAD = 1024
-"""Bytes that a request takes beside its content, roughly."""
 BUDGET = 64 * 1024 * 1024
 """Bytes of unanswered requests from which on nothing is read, and of unfinished ones; or the largest request."""
 OVERDUE_CHECK_SECONDS = 0.25
@@ -33,6 +32,61 @@ FAREWELL = 1.0
 
 CALLS = {"append": False, "appendBatch": True}
 """What clients may ask for, and whether that carries several events."""
+
+DIFFERENCES = (
+    Difference(
+        flume="the answer is FAILED as soon as the channel is full",
+        here="the source waits `request-timeout` (15 s) for the channel, then answers FAILED; the client "
+        "sends again, what was stored late is there twice",
+    ),
+    Difference(
+        flume="any client that speaks TLS is admitted",
+        here="`truststore` asks clients for a certificate that one of its authorities signed",
+        option="ssl",
+    ),
+    Difference(
+        flume="TLS 1.0 and 1.1 are spoken",
+        here="1.2 and 1.3, unless `include-protocols` says otherwise",
+        option="ssl",
+    ),
+)
+"""Differences between the sources `avro` and `thrift` and Flume's."""
+
+
+class RpcConfig(ServingConfig):
+    """Options of the sources `avro` and `thrift`."""
+
+    ignored = MappingProxyType({"threads": "one thread serves all connections"})
+    max_request_bytes: int = option(
+        32 * 1024 * 1024,
+        name="maxRequestBytes",
+        description="Maximum size of a request. After a larger one the connection is closed.",
+        unit="bytes",
+        ge=1024,
+    )
+    request_timeout: int = option(
+        15_000,
+        name="request-timeout",
+        description="A request whose events are not stored within this time is answered with FAILED. Set it below "
+        "the timeout of the clients, which is 20,000 ms by default.",
+        unit="ms",
+        ge=100,
+    )
+    frame_timeout: float = option(
+        30.0,
+        name="frameTimeout",
+        description="A connection that leaves a request or a TLS handshake unfinished for this long is closed.",
+        unit="s",
+        gt=0,
+    )
+    idle_timeout: float = option(
+        0.0,
+        name="idleTimeout",
+        description="A connection that is silent for this long is closed; 0 never closes one. Appenders may log "
+        "nothing for days, and report a closed connection as a failure.",
+        unit="s",
+        ge=0,
+    )
 
 
 class Call(NamedTuple):
@@ -97,7 +151,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         wire: Callable[[], ServerProtocol],
         *,
         deflate: bool = False,
-        admission: Admission | None = None,
+        admission: IpFilter | None = None,
     ) -> None:
         super().__init__(source)
         config = self.config = source.config
@@ -110,7 +164,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         """Bytes of requests that have begun and not ended."""
         self.connections: dict[RpcConnection, None] = {}
         hint = "; Flume 1.11 compresses outside of TLS, which cannot be read: switch compression off"
-        self._reception = Reception(
+        self.reception = Reception(
             source,
             endpoint,
             config.frame_timeout,
@@ -120,23 +174,20 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         )
         self._unanswered: deque[RpcRequest] = deque()
         self._held = 0
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
 
     def _end(self) -> None:
         self._call(self._stop.set)
 
-    def stored(self, requests: Iterable[RpcRequest]) -> None:
-        """Tell the clients that their events are, those that have not been told otherwise yet."""
+    def stored(self, requests: Sequence[RpcRequest]) -> None:
+        """Answer OK to the requests that have no answer yet. Any thread."""
+        self.metrics.add("AppendAcceptedCount", sum(not CALLS[request.call.name] for request in requests))
         self._call(self._answer, requests, True)
 
     def refuse(self, request: RpcRequest, reason: str) -> None:
-        """Tell the client that its request cannot be read, and end the connection."""
+        """Answer that the request is unreadable, and close its connection. Any thread."""
         self._call(self._refuse, request, reason)
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and all connections with it
-            self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- the loop's thread
 
@@ -148,13 +199,13 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
 
     async def _serve(self) -> None:
         complain_rarely(self._loop, self._log)
-        self._reception.open()
+        self.reception.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), OVERDUE_CHECK_SECONDS)
             self._fail_overdue()
             self._drop_overdue()
-        await self._reception.close()
+        await self.reception.close()
         for connection in list(self.connections):
             connection.transport.close()
         deadline = time.monotonic() + FAREWELL
@@ -163,19 +214,6 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         for connection in list(self.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-
-    def joined(self, connection: RpcConnection) -> None:
-        """A connection has come about."""
-        self.connections[connection] = None
-
-    def heard(self, connection: RpcConnection) -> None:
-        """Something has come from it."""
-        self._reception.connections.heard(connection.client)
-
-    def left(self, connection: RpcConnection) -> None:
-        """A connection has ended."""
-        self.connections.pop(connection, None)
-        self._reception.connections.discard(connection.client)
 
     def _fail_overdue(self) -> None:
         timeout = self.config.request_timeout
@@ -252,12 +290,13 @@ class RpcConnection(asyncio.Protocol):
         """asyncio calls this first."""
         self.transport = cast("asyncio.Transport", transport)
         self.client.begin(self.transport)
-        self.server.joined(self)
+        self.server.connections[self] = None
         self.read_or_not()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio calls this last. Requests that arrived whole are stored all the same."""
-        self.server.left(self)
+        self.server.connections.pop(self, None)
+        self.server.reception.connections.discard(self.client)
         self.server.unfinished -= self.wire.held
 
     def pause_writing(self) -> None:
@@ -294,7 +333,7 @@ class RpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio calls this with what came."""
         self.last = time.monotonic()
-        self.server.heard(self)
+        self.server.reception.connections.heard(self.client)
         try:
             if self._inflate is None:
                 self._receive(data)
@@ -370,7 +409,3 @@ class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
             else:
                 readable.append(request)
         return readable, events.batch()
-
-    def _answer(self, server: RpcServer[C], requests: list[RpcRequest]) -> None:
-        self.metrics.add("AppendAcceptedCount", sum(not CALLS[request.call.name] for request in requests))
-        server.stored(requests)

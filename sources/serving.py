@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from plugins import Batch, Retry, Source
@@ -15,8 +16,12 @@ from plugins.errors import ANY_FAILURE
 from plugins.shared.tls import TlsServerConfig, refusal
 from plugins.threads import in_words, start_thread
 from sources.connections import Connection, Connections
+from sources.ipfilter import IpFilter
 from sources.listening import MAX_BYTES, Endpoint, EndpointSource, TcpConfig
 from sources.pace import STOP_CHECK_SECONDS
+
+OVERHEAD = 1024
+"""Bytes that a request takes beside its content, roughly."""
 
 
 class ServingConfig(TlsServerConfig, TcpConfig):
@@ -38,18 +43,6 @@ class Client(Connection):
         self.transport, self.shaking = transport, False
 
 
-class Admission:
-    """Access rules: everyone may connect, unless a source says otherwise."""
-
-    def denies(self, address: tuple[str, int]) -> bool:
-        """Return True if a client with this address may not connect."""
-        return False
-
-    async def denies_name(self, address: tuple[str, int]) -> bool:
-        """Return True if the client may not connect for its host name, which has to be looked up."""
-        return False
-
-
 C = TypeVar("C", bound=ServingConfig)
 
 
@@ -66,12 +59,12 @@ class Reception(Generic[C]):
         endpoint: Endpoint,
         patience: float,
         protocol: Callable[[Client], asyncio.Protocol],
-        admission: Admission | None = None,
+        admission: IpFilter | None = None,
         hint: str = "",
     ) -> None:
         self.connections: Connections[Client] = Connections(source, source.config.max_connections, Client, self._end)
         self._source, self._protocol, self._hint = source, protocol, hint
-        self._admission = admission or Admission()
+        self._admission = admission or IpFilter()
         self._listener, self._tls = endpoint.sockets[0], endpoint.context
         self._patience = patience if self._tls else None
         self._welcomes: set[asyncio.Task[None]] = set()
@@ -195,6 +188,7 @@ class Server(ABC, Generic[R]):
         self.failure: BaseException | None = None
         """Error that has ended the thread."""
         self._log = source.log
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._serve_until_end, name=f"{source.member}-server", daemon=True)
 
     def _serve_until_end(self) -> None:
@@ -210,6 +204,15 @@ class Server(ABC, Generic[R]):
     @abstractmethod
     def _end(self) -> None:
         """End all connections; answers given before still leave. Any thread."""
+
+    @abstractmethod
+    def stored(self, requests: Sequence[R]) -> None:
+        """Answer that the events of these requests are stored. Any thread."""
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and all connections with it
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -247,10 +250,6 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
     def _read(self, server: S, requests: list[R]) -> tuple[list[R], Batch]:
         """The requests that can be read, and their events; the others are answered."""
 
-    @abstractmethod
-    def _answer(self, server: S, requests: list[R]) -> None:
-        """Tell the clients that their events are stored."""
-
     def open(self) -> None:
         """Listen and serve. Retry says why that is not possible."""
         self._yielded.clear()
@@ -283,4 +282,4 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
         """Answer those whose events these are."""
         requests = self._yielded.popleft()
         if self._server is not None:
-            self._answer(self._server, requests)
+            self._server.stored(requests)

@@ -17,8 +17,7 @@ from plugins.shared.thriftrpc import (
     frame,
 )
 from sources.listening import Endpoint
-from sources.rpc import CALLS, Call, RpcServer, RpcSource, ServerProtocol
-from sources.rpcconfig import DIFFERENCES, RpcConfig
+from sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
 
 
 class ThriftSourceConfig(ThriftConfig, RpcConfig):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import socket
@@ -22,7 +21,7 @@ from sources.http import handlers
 from sources.http.config import HttpSourceConfig
 from sources.http.handlers import HandlerError
 from sources.listening import Endpoint
-from sources.serving import Client, Reception
+from sources.serving import OVERHEAD, Client, Reception
 
 BUDGET = 64 * 1024 * 1024
 """Most bytes of requests that wait to be stored, and of those that are being received; others are answered 503. The
@@ -31,8 +30,6 @@ CROWDED = "too many large requests at once; send the request again"
 ENDING = "the source stops; send the request again"
 ENDING_SECONDS = 0.7
 """Time for the requests that have begun when the source stops."""
-OVERHEAD = 1024
-"""Bytes that a request takes beside its content, roughly."""
 _CHARSET = re.compile(rb'(?<![\w-])charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 
 _WITHOUT_HYPHEN = re.compile("^utf(?=8$|16$)")
@@ -66,7 +63,6 @@ class HttpServer(serving.Server[HttpRequest]):
         self._ending = False
         """True once no more requests are taken, as nobody would store their events."""
         self._unanswered: set[HttpRequest] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
         settings = uvicorn.Config(
             self._answer,
             interface="asgi3",
@@ -90,13 +86,8 @@ class HttpServer(serving.Server[HttpRequest]):
         self._server.should_exit = True
 
     def stored(self, requests: Iterable[HttpRequest]) -> None:
-        """Answer 200 to these."""
+        """Answer 200 to these. Any thread."""
         self._call(self._settle, requests, True)
-
-    def _call(self, function: Any, *arguments: object) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and all connections with it
-                self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- the loop's thread
 

@@ -32,6 +32,3 @@ class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
 
     def _read(self, server: HttpServer, requests: list[HttpRequest]) -> tuple[list[HttpRequest], Batch]:
         return requests, Batch.of(event for request in requests for event in request.events)
-
-    def _answer(self, server: HttpServer, requests: list[HttpRequest]) -> None:
-        server.stored(requests)

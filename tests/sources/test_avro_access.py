@@ -8,7 +8,7 @@ from agent.services.running import until
 from plugins import Event
 from plugins.shared.avrorpc import AvroStatus
 from sources.avro import AvroConfig
-from sources.avro.config import Rule, admitted
+from sources.ipfilter import IpFilter, Rule
 from tests.plugins.certificates import certificate
 from tests.sources.calling import HELLO, Client, Running
 
@@ -28,7 +28,7 @@ from tests.sources.calling import HELLO, Client, Running
     ],
 )
 def test_ip_filter_rules(rules, address, name, expected):
-    assert admitted([Rule.parse(rule) for rule in rules.split(",")], address, name) == expected
+    assert IpFilter([Rule.parse(rule) for rule in rules.split(",")]).admits(address, name) == expected
 
 
 def test_ip_filter():
