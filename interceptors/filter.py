@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import PatternConfig, PatternInterceptor
+from interceptors.patterns import PatternConfig, PatternInterceptor, compilable
 from plugins import Batch, agreement, option
 
 
@@ -28,14 +26,8 @@ class FilterConfig(PatternConfig):
         "without the header does not match.",
     )
 
-    def patterns_by_option(self) -> Mapping[str, str]:
-        """Its regular expressions."""
-        return {} if self.match is None else {"match": self.match}
-
-    @agreement("match", "allow_backtracking")
-    def _check_match(self) -> None:
-        if self.match is not None:
-            self.compiled(self.match)
+    regexes = ("match",)
+    _check_match = compilable("match")
 
     @agreement("match", "equals")
     def _one_criterion(self) -> None:
@@ -50,13 +42,7 @@ class FilterInterceptor(PatternInterceptor[FilterConfig]):
 
     def __init__(self, config: FilterConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = None
-        if config.match is not None:
-            self._regex = config.compiled(config.match)
-
-    def sets_headers(self) -> Collection[str]:
-        """None."""
-        return ()
+        self._regex = None if config.match is None else config.compiled(config.match)
 
     def matched(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

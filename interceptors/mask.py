@@ -21,7 +21,7 @@ A byte that is not UTF-8 is part of no built-in match and is left as it is.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -142,10 +142,6 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
         self._masks = [self._built_in(pattern) for pattern in config.patterns]
         for pattern in config.own.values():
             self._masks.append(self._mask(config.compiled(pattern, isolate=True)))
-
-    def sets_headers(self) -> Collection[str]:
-        """None: it changes those there are."""
-        return ()
 
     def matched(self, batch: Batch) -> Batch:
         """Hide what matches; counts the events in which something did as `EventMaskedCount`."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
 
-from plugins import Batch, Config, Difference, Interceptor, Problem, option
+from plugins import Batch, Config, Difference, Interceptor, Problem, agreement, option
 from plugins.shared.javaregex import NotLinear
 from plugins.shared.regex import LONGEST, Regex, TooSlow
 
@@ -23,9 +23,14 @@ class PatternConfig(Config):
         "becomes a dead letter, as it was.",
     )
 
+    regexes: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold a regular expression, or None."""
+
     def patterns_by_option(self) -> Mapping[str, str]:
         """Regular expressions by option."""
-        return {}
+        options = {o.field: o.name for o in self.options() if o.field in self.regexes}
+        values = {name: getattr(self, field) for field, name in options.items()}
+        return {name: pattern for name, pattern in values.items() if pattern is not None}
 
     def compiled(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
         """Compile a regular expression. ValueError says what is wrong with it."""
@@ -41,11 +46,26 @@ class PatternConfig(Config):
             yield from self.compiled(pattern).note(name)
 
 
+def compilable(field: str) -> Callable[[PatternConfig], None]:
+    """Check of a PatternConfig that the regular expression in this field, if there is one, can be compiled."""
+
+    @agreement(field, "allow_backtracking")
+    def check(config: PatternConfig) -> None:
+        if (pattern := getattr(config, field)) is not None:
+            config.compiled(pattern)
+
+    return check
+
+
 P = TypeVar("P", bound=PatternConfig)
 
 
 class PatternInterceptor(Interceptor[P]):
     """One that takes regular expressions: events that one of them is not done with become dead letters."""
+
+    def sets_headers(self) -> Collection[str]:
+        """Return no names: most of these interceptors set no headers."""
+        return ()
 
     @abstractmethod
     def matched(self, batch: Batch) -> Batch:

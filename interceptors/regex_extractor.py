@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
+from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
 from plugins import Batch, Difference, agreement, option
 from plugins.columns import Array
 from plugins.problems import suggestion
@@ -48,13 +48,8 @@ class RegexExtractorConfig(PatternConfig):
         "Joda-Time's letters.",
     )
 
-    def patterns_by_option(self) -> Mapping[str, str]:
-        """Its regular expressions."""
-        return {"regex": self.regex}
-
-    @agreement("regex", "allow_backtracking")
-    def _check_regex(self) -> None:
-        self.compiled(self.regex)
+    regexes = ("regex",)
+    _check_regex = compilable("regex")
 
     @agreement("properties", "serializers")
     def _check_properties(self) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 import pyarrow.compute as pc
 
-from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
-from plugins import Batch, agreement, option
+from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
+from plugins import Batch, option
 
 
 class RegexFilterConfig(PatternConfig):
@@ -24,13 +22,8 @@ class RegexFilterConfig(PatternConfig):
         description="Drop the events that match and keep the others; otherwise it is the other way round.",
     )
 
-    def patterns_by_option(self) -> Mapping[str, str]:
-        """Its regular expressions."""
-        return {"regex": self.regex}
-
-    @agreement("regex", "allow_backtracking")
-    def _check_regex(self) -> None:
-        self.compiled(self.regex)
+    regexes = ("regex",)
+    _check_regex = compilable("regex")
 
 
 class RegexFilterInterceptor(PatternInterceptor[RegexFilterConfig]):
@@ -46,10 +39,6 @@ class RegexFilterInterceptor(PatternInterceptor[RegexFilterConfig]):
     def __init__(self, config: RegexFilterConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._regex = config.compiled(config.regex)
-
-    def sets_headers(self) -> Collection[str]:
-        """None."""
-        return ()
 
     def matched(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import PatternConfig, PatternInterceptor
-from plugins import Batch, agreement, option
+from interceptors.patterns import PatternConfig, PatternInterceptor, compilable
+from plugins import Batch, option
 from plugins.shared.regex import TooSlow, backtracking
 
 
@@ -35,14 +33,8 @@ class RemoveHeaderConfig(PatternConfig):
         backtracking(pattern)
         return pattern
 
-    def patterns_by_option(self) -> Mapping[str, str]:
-        """Its regular expressions."""
-        return {} if self.matching is None else {"matching": self.matching}
-
-    @agreement("matching", "allow_backtracking")
-    def _check_matching(self) -> None:
-        if self.matching is not None:
-            self.compiled(self.matching, whole=True)
+    regexes = ("matching",)
+    _check_matching = compilable("matching")
 
     def names(self) -> set[str]:
         """The headers that `withName` and `fromList` name."""
@@ -68,13 +60,7 @@ class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
     def __init__(self, config: RemoveHeaderConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._names = config.names()
-        self._regex = None
-        if config.matching is not None:
-            self._regex = config.compiled(config.matching, whole=True)
-
-    def sets_headers(self) -> Collection[str]:
-        """None."""
-        return ()
+        self._regex = None if config.matching is None else config.compiled(config.matching, whole=True)
 
     def matched(self, batch: Batch) -> Batch:
         """Remove them."""

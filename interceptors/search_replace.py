@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
+from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
 from plugins import Batch, Difference, agreement, option
 from plugins.columns import Array
 from plugins.shared.charsets import text_codec
@@ -31,13 +30,8 @@ class SearchReplaceConfig(PatternConfig):
     )
     charset: str = option("UTF-8", name="charset", description="Character set of the bodies.")
 
-    def patterns_by_option(self) -> Mapping[str, str]:
-        """Its regular expressions."""
-        return {"searchPattern": self.search_pattern}
-
-    @agreement("search_pattern", "allow_backtracking")
-    def _check_pattern(self) -> None:
-        self.compiled(self.search_pattern)
+    regexes = ("search_pattern",)
+    _check_pattern = compilable("search_pattern")
 
     @agreement("replace_string", "search_pattern", "allow_backtracking")
     def _check_replacement(self) -> None:
@@ -78,10 +72,6 @@ class SearchReplaceInterceptor(PatternInterceptor[SearchReplaceConfig]):
         self._regex = config.compiled(config.search_pattern)
         self._replacement = self._regex.replacement(config.replace_string)
         self._as_it_is = codecs.lookup(config.charset).name == "utf-8"
-
-    def sets_headers(self) -> Collection[str]:
-        """None: it changes bodies."""
-        return ()
 
     def matched(self, batch: Batch) -> Batch:
         """Replace."""
