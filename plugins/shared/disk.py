@@ -63,6 +63,26 @@ def replace(path: Path, data: bytes) -> int:
     return fd
 
 
+def append(fd: int, data: bytes, size: int) -> int:
+    """Append durably to a file of which `size` bytes count; return their new number. Raises OSError.
+
+    Bytes behind these, which a failed attempt may have left, are cut off.
+    """
+    os.ftruncate(fd, size)
+    write_at(fd, data, size)
+    os.fdatasync(fd)
+    return size + len(data)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """Write all of the data at an offset of a file, not durably. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest, offset)
+        offset += written
+        rest = rest[written:]
+
+
 def sync_directory(directory: Path) -> None:
     """Make its list of names durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -102,7 +102,6 @@ class SpooldirSource(Source[SpooldirConfig]):
         """By path, files that were read to their end and are not marked yet."""
         self._unsaved: FileOffset | None = None
         """What the tracker has to say."""
-        self._unwritable = ""
         self._show()
 
     def close(self) -> None:
@@ -366,17 +365,10 @@ class SpooldirSource(Source[SpooldirConfig]):
             with suppress(OSError):
                 directory.mkdir()  # somebody may have removed it
             text = f"trackerDir {directory} cannot be written, so nothing is read: {e.strerror or e}"
-            if self.metrics.last_error != text:
-                self.metrics.error(text)
-                self.log.error("%s", text)
-            self._unwritable = text
+            self._troubles.unwritable(text)
             return False
         self._unsaved = None
-        if self._unwritable:
-            self.log.info("positions can be written again")
-            if self.metrics.last_error == self._unwritable:
-                self.metrics.error("")
-            self._unwritable = ""
+        self._troubles.written()
         return True
 
     def _close_current(self) -> None:

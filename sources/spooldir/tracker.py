@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from plugins.shared.disk import replace
-from plugins.shared.flumeevent import varint
+from plugins.shared.disk import append, replace
+from plugins.shared.flumeevent import long_at, varint
 from sources.spooldir.birth import birth
 
 NAME = ".flumespool-main.meta"
@@ -106,16 +106,16 @@ class Tracker:
         while at < len(data):
             # What a crash has cut short at the end does not count.
             try:
-                count, at = _long(data, at)
-                size, at = _long(data, at)
+                count, at = long_at(data, at)
+                size, at = long_at(data, at)
                 block = data[at : at + size]
                 at += size + _SYNC
                 if data[at - _SYNC : at] != sync or len(block) != size:
                     break
                 inner = 0
                 for _ in range(count):
-                    offset, inner = _long(block, inner)
-            except IndexError:
+                    offset, inner = long_at(block, inner)
+            except (IndexError, ValueError):
                 break
         state = None
         if "flafka.file" in header:
@@ -130,14 +130,7 @@ class Tracker:
         if self._fd is None or self.target != position.path or self._size > _LONGEST:
             self._rewrite(position, block)
             return
-        data = block + self._sync
-        # Over what a failed attempt may have left.
-        os.ftruncate(self._fd, self._size)
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._fd, data[written:], self._size + written)
-        os.fdatasync(self._fd)
-        self._size += written
+        self._size = append(self._fd, block + self._sync, self._size)
 
     def _rewrite(self, position: FileOffset, block: bytes) -> None:
         sync = secrets.token_bytes(_SYNC)
@@ -164,20 +157,19 @@ class Tracker:
 
 
 def _header(data: bytes) -> tuple[dict[str, bytes], int]:
-    """The entries of an Avro file's header, and where the header ends. ValueError where it is none."""
+    """Return the entries of an Avro file's header, and the header's size. Raises ValueError where it is none."""
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro file")
     entries: dict[str, bytes] = {}
     at = len(_MAGIC)
     try:
         while True:
-            count, at = _long(data, at)
+            count, at = long_at(data, at)
             if count == 0:
                 break
             if count < 0:
-                count = -count
-                _, at = _long(data, at)
-            for _ in range(count):
+                _, at = long_at(data, at)
+            for _ in range(abs(count)):
                 key, at = _sized(data, at)
                 value, at = _sized(data, at)
                 entries[key.decode()] = value
@@ -189,21 +181,10 @@ def _header(data: bytes) -> tuple[dict[str, bytes], int]:
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _long(data, at)
+    size, at = long_at(data, at)
     if size < 0 or at + size > len(data):
         raise IndexError
     return data[at : at + size], at + size
-
-
-def _long(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at += 1
-        shift += 7
-        if byte < 0x80:
-            return number >> 1 ^ -(number & 1), at
 
 
 class Left(msgspec.Struct):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from plugins.shared.disk import write_at
 from sources.compressed import COMPRESSED, unpacked
 from sources.taildir.tail import HEAD, TAIL, Key, Tail
 from sources.troubles import Troubles
@@ -123,9 +124,9 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
             if not offset:
                 if not mark.begins(data):
                     return None
-                _write(out.fileno(), data, 0)
+                write_at(out.fileno(), data, 0)
             elif offset + len(data) > first - TAIL:
-                _write(out.fileno(), data, offset)
+                write_at(out.fileno(), data, offset)
             offset += len(data)
             if not proved and offset >= last:
                 if not mark.holds(out.fileno()):
@@ -134,11 +135,3 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
             if not data:
                 return os.dup(out.fileno()) if proved else None
     return None
-
-
-def _write(fd: int, data: bytes, offset: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(fd, rest, offset)
-        offset += written
-        rest = rest[written:]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from plugins.shared.regex import Regex
+from sources.columns import binary
 
 
 class Multiline:
@@ -30,12 +30,7 @@ class Multiline:
         `ends` are the indexes of the newlines. The text begins with an event. Its last event may continue beyond the
         text, unless `final`.
         """
-        count = len(ends)
-        offsets = np.zeros(count + 1, np.int32)
-        offsets[1:] = ends - np.arange(count)
-        lines = pa.Array.from_buffers(
-            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text.replace(b"\n", b""))]
-        )
+        lines = binary(text.replace(b"\n", b""), ends - np.arange(len(ends)))
         goes_on = self._pattern.matches(lines).to_numpy(zero_copy_only=False) != self._negate
         last = np.append(~goes_on[1:], False) if self._after else ~goes_on
         last[-1] = last[-1] or final

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from plugins import FlafkaError, Retry
-from plugins.shared.disk import make_directory, replace
+from plugins.shared.disk import append, existing, make_directory, replace
 from sources.taildir.tail import Mark, Tail
 
 VERSION = 2
@@ -246,14 +246,7 @@ class PositionFile:
             self._rewrite(tails)
             return
         data, number = _encoded(lines, self._number)
-        # A failed write may have left part of a line.
-        os.ftruncate(self._journal, self._size)
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._journal, data[written:], self._size + written)
-        os.fdatasync(self._journal)
-        self._size += written
-        self._number = number
+        self._size, self._number = append(self._journal, data, self._size), number
 
     def _rewrite(self, tails: Iterable[Tail]) -> None:
         lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
@@ -271,9 +264,7 @@ class PositionFile:
             self.read()
         except FlafkaError as e:
             yield str(e)
-        directory = self.path.parent
-        while not directory.exists():
-            directory = directory.parent
+        directory = existing(self.path.parent)
         for place in (self.path, directory):
             if place.exists() and not os.access(place, os.W_OK, effective_ids=True):
                 yield self.unwritable(PermissionError(f"{place} is not writable"))

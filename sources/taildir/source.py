@@ -94,7 +94,6 @@ class TaildirSource(Source[TaildirConfig]):
             most=self._files.most_waiting,
         )
         self._held.callback(self._watch.close)
-        self._yielded: list[Events] = []
         self._reader = EventReader(config, self._files, self._troubles, self.metrics, self.log)
         self._pace = Pace()
         self._pause = 0.0
@@ -113,7 +112,7 @@ class TaildirSource(Source[TaildirConfig]):
         except OSError as e:
             raise Retry(self._positions.unwritable(e)) from e
         self._files.unsaved.clear()
-        self._unwritable = ""
+        self._yielded: list[Events] = []
         self._held.callback(lambda: self._save(last=True))
 
     def followed(self) -> list[FollowedFile]:
@@ -407,16 +406,8 @@ class TaildirSource(Source[TaildirConfig]):
         try:
             self._positions.save(self._files.unsaved, self._files, last=last)
         except OSError as e:
-            text = self._positions.unwritable(e)
-            if self.metrics.last_error != text:
-                self.metrics.error(text)
-                self.log.error("%s", text)
-            self._unwritable = text
+            self._troubles.unwritable(self._positions.unwritable(e))
             return False
-        if self._unwritable:
-            self.log.info("positions can be written again")
-            if self.metrics.last_error == self._unwritable:
-                self.metrics.error("")
-            self._unwritable = ""
+        self._troubles.written()
         self._files.unsaved.clear()
         return True

@@ -14,7 +14,7 @@ from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 from tests.sources.spooldir_running import make, put, read_anew
 
 SITES = (
-    "Tracker.save",
+    "append < Tracker.save",
     "replace < Leftovers.save",
     "replace < Tracker._rewrite",
     "sync_directory < make_directory < SpooldirSource.open",

@@ -15,7 +15,7 @@ from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 from tests.sources.taildir_running import append, bodies, make, start
 
 SITES = (
-    "PositionFile._append",
+    "append < PositionFile._append",
     "replace < PositionFile._rewrite",
     "replace < PositionFile.save",
     "sync_directory < make_directory < PositionFile._take_directory",

@@ -88,7 +88,7 @@ class Writers:
         if not self.running or self.agent is None or self.agent.agent is None or not self.disk.instances:
             return False
         source = self.agent.agent.sources[0].source
-        return hasattr(source, "_unwritable") or log.born > self.disk.instances[0].since
+        return hasattr(source, "_yielded") or log.born > self.disk.instances[0].since
 
     def _log(self, path: Path) -> Log:
         if path not in self.logs:
