@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -87,34 +87,32 @@ class Files(ScannedFiles):
         Such a file that is deleted before it is opened again has lost data, which `forget` reports.
         """
         self._written = {tail for tail in self._written if tail.grown and not tail.gone}
-        known: dict[str, set[Tail]] = {}
+        closed = self._closed()
+        for change in hints.changes:
+            for tail in closed(change.path) if change.kind in (ARRIVED, CREATED) else ():
+                if change.key != (tail.device, tail.inode):
+                    tail.replaced = True
+                    # Names and writes come from two inotify instances, in no common order.
+                    tail.grown = None if tail.grown else tail.grown
+        for tail in [tail for path in hints.grown for tail in closed(path) if not tail.grown]:
+            tail.grown = None if tail.replaced else True
+            self._written.add(tail)
+        for change in hints.changes:
+            for tail in closed(change.path) if change.kind == DELETED else ():
+                tail.replaced = True  # later writes under that name may be to another file
+
+    def _closed(self) -> Callable[[str], list[Tail]]:
+        """Return a function from a path to the closed files that have, or last had, that path."""
+        known = defaultdict[str, set[Tail | None]](set)
         copied, before = self._copied
         for tail in (*self._away, *self._written, *copied, *before):
             for path in (tail.path, tail.real):
-                known.setdefault(path, set()).add(tail)
+                known[path].add(tail)
 
-        def closed(path: str) -> Iterator[Tail]:
-            present = self._places.get(path)
-            for tail in known.get(path, set()) | ({present} if present is not None else set()):
-                if tail.fd is None:
-                    yield tail
+        def at(path: str) -> list[Tail]:
+            return [t for t in known[path] | {self._places.get(path)} if t is not None and t.fd is None]
 
-        for change in hints.changes:
-            if change.kind in (ARRIVED, CREATED):
-                for tail in closed(change.path):
-                    if change.key != (tail.device, tail.inode):
-                        tail.replaced = True
-                        if tail.grown:
-                            tail.grown = None  # names and writes come from two inotify instances, in no common order
-        for path in hints.grown:
-            for tail in closed(path):
-                if not tail.grown:
-                    tail.grown = None if tail.replaced else True
-                    self._written.add(tail)
-        for change in hints.changes:
-            if change.kind == DELETED:  # later writes under that name may be to another file
-                for tail in closed(change.path):
-                    tail.replaced = True
+        return at
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
         """Return the tracked files that grew, and those that were created, renamed or deleted."""

@@ -132,6 +132,33 @@ class Opener:
             pass  # the reader tries again, and reports the error
         self.waiting.append(((kind, path, cookie, *key, fd is not None), fd))
 
+    def read(self, inotify: int) -> None:
+        """Handle the events that the kernel has queued. Raises BlockingIOError where there are none."""
+        for event in events(os.read(inotify, _READ_BYTES)):
+            self.handle(event)
+
+    def obey(self, channel: socket.socket, inotify: int) -> bool:
+        """Handle the next message of the agent; return False where the agent has closed its end."""
+        try:
+            commands = channel.recv(MESSAGE_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not commands:
+            return False
+        for watch, directories in json.loads(commands):
+            if watch != SYNC:
+                self.watch(watch, directories)
+                continue
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    self.read(inotify)
+            self.sync(directories)
+        with contextlib.suppress(BlockingIOError):
+            channel.send(b"[]")  # acknowledge, so that the agent sends more watches
+        return True
+
     def send(self, channel: socket.socket) -> None:
         """Send the queued messages. Raises OSError, BlockingIOError included: unsent messages stay queued."""
         while self.waiting:
@@ -171,46 +198,24 @@ def main(inotify: int, channel: socket.socket) -> None:
     channel.setblocking(False)
     opener, poll = Opener(), select.poll()
     poll.register(inotify, select.POLLIN)
-    poll.register(channel, select.POLLIN)
     channel.send(b"[]")  # readiness message
     while True:
         poll.modify(inotify, select.POLLIN if len(opener.waiting) < _MOST_WAITING else 0)
-        retry = None
-        if opener.waiting:
-            try:
-                opener.send(channel)
-            except BlockingIOError:
-                poll.modify(channel, select.POLLIN | select.POLLOUT)
-            except OSError as e:
-                if e.errno != errno.ETOOMANYREFS:
-                    return
-                retry = _RETRY_MS  # the kernel limits the descriptors in flight
-            else:
-                poll.modify(channel, select.POLLIN)
+        awaited, retry = select.POLLIN, None
+        try:
+            opener.send(channel)
+        except BlockingIOError:
+            awaited |= select.POLLOUT
+        except OSError as e:
+            if e.errno != errno.ETOOMANYREFS:
+                return
+            retry = _RETRY_MS  # the kernel limits the descriptors in flight
+        poll.register(channel, awaited)
         for fd, _ in poll.poll(retry):
             if fd == inotify:
-                for event in events(os.read(inotify, _READ_BYTES)):
-                    opener.handle(event)
-            else:
-                try:
-                    commands = channel.recv(MESSAGE_BYTES)
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    return
-                if not commands:
-                    return
-                for watch, directories in json.loads(commands):
-                    if watch != SYNC:
-                        opener.watch(watch, directories)
-                        continue
-                    with contextlib.suppress(BlockingIOError):
-                        while True:
-                            for event in events(os.read(inotify, _READ_BYTES)):
-                                opener.handle(event)
-                    opener.sync(directories)
-                with contextlib.suppress(BlockingIOError):
-                    channel.send(b"[]")  # acknowledge, so that the agent sends more watches
+                opener.read(inotify)
+            elif not opener.obey(channel, inotify):
+                return
 
 
 if __name__ == "__main__":
