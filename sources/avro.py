@@ -43,7 +43,7 @@ class AvroConfig(CompressionConfig, RpcConfig):
         return [Rule.parse(text) for text in texts] if self.ip_filter else []
 
 
-class AvroServerProtocol(ServerProtocol):
+class _AvroServerProtocol(ServerProtocol):
     """Requests of one client, which begin with a handshake."""
 
     what = "Avro RPC"
@@ -54,11 +54,9 @@ class AvroServerProtocol(ServerProtocol):
 
     @property
     def held(self) -> int:
-        """Bytes of the request that has begun and not ended."""
         return self._frames.held
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
-        """Yield complete calls, and answers to send at once. Raises ValueError for anything else."""
         for serial, content in self._frames.feed(data):
             handshake, name, at = self._greeting.read(content)
             if not name:
@@ -69,11 +67,9 @@ class AvroServerProtocol(ServerProtocol):
                 yield frame(serial, complaint(handshake, f"there is no message {name[:100]!r} here"))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        """Return the answer OK or FAILED."""
         return frame(call.serial, answer(call.handshake, AvroStatus.OK if stored else AvroStatus.FAILED))
 
     def complaint(self, call: Call, reason: str) -> bytes:
-        """Return the answer that the call is unreadable."""
         return frame(call.serial, complaint(call.handshake, reason))
 
 
@@ -104,7 +100,7 @@ class AvroSource(RpcSource[AvroConfig]):
         return RpcServer(
             self,
             endpoint,
-            lambda: AvroServerProtocol(config.max_request_bytes),
+            lambda: _AvroServerProtocol(config.max_request_bytes),
             deflate=config.compression_type == "deflate",
             admission=IpFilter(config.rules()),
         )

@@ -235,10 +235,8 @@ class Connections(Generic[K]):
 
     def _keep_reserve(self) -> None:
         if self._reserve is None:
-            try:
+            with contextlib.suppress(OSError):
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                self._reserve = None
 
     def _release_reserve(self) -> bool:
         if self._reserve is None:

@@ -38,8 +38,6 @@ class DatagramSource(EndpointSource[D]):
 
     def __init__(self, config: D, name: str, host: str, port: int) -> None:
         super().__init__(config, name, Endpoint(host, [port], kind=socket.SOCK_DGRAM))
-        self._poll = select.poll()
-        self._drops = 0
         self.metrics.add("KernelDropCount", 0)  # there from 0 on, as a rate needs it
 
     @property
@@ -59,13 +57,12 @@ class DatagramSource(EndpointSource[D]):
                 granted,
                 wanted,
             )
+        self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._drops = 0
 
     def close(self) -> None:
         """Stop listening."""
-        for listener in self._endpoint.sockets:
-            self._poll.unregister(listener)
         self._endpoint.close()
 
     def _wait(self, seconds: float) -> bool:

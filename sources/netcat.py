@@ -130,19 +130,17 @@ class NetcatSource(EndpointSource[NetcatConfig]):
             if not self._too_long(held):
                 connection.held = held
                 return lines
+        longest = self.config.max_line_length
         self.metrics.add("EventReadFail")
-        self.log.warning("a line is longer than max-line-length = %d; its sender is disconnected", self._longest)
-        told = f"FAILED: Event exceeds the maximum length ({self._longest} chars, including newline)\n"
-        connection.ended, connection.answer = True, told.encode()
+        self.log.warning("a line is longer than max-line-length = %d; its sender is disconnected", longest)
+        answer = f"FAILED: Event exceeds the maximum length ({longest} chars, including newline)\n"
+        connection.ended, connection.answer = True, answer.encode()
         return lines
 
-    @property
-    def _longest(self) -> int:
-        return self.config.max_line_length
-
     def _too_long(self, line: bytes) -> bool:
-        """Whether a line leaves no room for its newline."""
-        return len(line) >= self._longest and len(line.decode("utf-8", "replace")) >= self._longest
+        """Return True if a line leaves no room for its newline."""
+        longest = self.config.max_line_length
+        return len(line) >= longest and len(line.decode("utf-8", "replace")) >= longest
 
     def _answer(self, connection: _Sender) -> None:
         """Send what can be sent; while some is left, nothing is read from that sender."""

@@ -51,13 +51,13 @@ class ThriftSource(RpcSource[ThriftSourceConfig]):
 
     def _serve(self, endpoint: Endpoint) -> RpcServer[ThriftSourceConfig]:
         protocol, most = PROTOCOLS[self.config.protocol], self.config.max_request_bytes
-        return RpcServer(self, endpoint, lambda: ThriftServerProtocol(protocol, most))
+        return RpcServer(self, endpoint, lambda: _ThriftServerProtocol(protocol, most))
 
     def _events(self) -> RpcBatchBuilder:
         return RpcBatchBuilder(PROTOCOLS[self.config.protocol].scan)
 
 
-class ThriftServerProtocol(ServerProtocol):
+class _ThriftServerProtocol(ServerProtocol):
     """The calls of one client."""
 
     what = "Thrift"
@@ -68,11 +68,9 @@ class ThriftServerProtocol(ServerProtocol):
 
     @property
     def held(self) -> int:
-        """See `ServerProtocol`."""
         return self._frames.held
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
-        """See `ServerProtocol`."""
         for content in self._frames.feed(data):
             _, name, serial, at = self._protocol.read_call(content)
             if name in CALLS:
@@ -82,11 +80,8 @@ class ThriftServerProtocol(ServerProtocol):
                 yield frame(self._protocol.complaint(name[:100], serial, text, UNKNOWN_METHOD))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        """See `ServerProtocol`."""
-        return frame(
-            self._protocol.answer(call.name, call.serial, ThriftStatus.OK if stored else ThriftStatus.FAILED)
-        )
+        status = ThriftStatus.OK if stored else ThriftStatus.FAILED
+        return frame(self._protocol.answer(call.name, call.serial, status))
 
     def complaint(self, call: Call, reason: str) -> bytes:
-        """See `ServerProtocol`."""
         return frame(self._protocol.complaint(call.name, call.serial, reason))

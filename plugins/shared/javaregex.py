@@ -98,7 +98,9 @@ class JavaPattern:
             self.out.append(text)
             return end
         if character == "[":
-            return self._class(start)
+            text, end = self._class(start)
+            self.out.append(text)
+            return end
         if character == "(":
             return self._group(start)
         end = start + 1
@@ -144,12 +146,7 @@ class JavaPattern:
         self.out.append(look.group())
         return look.end()
 
-    def _class(self, start: int) -> int:
-        text, end = self._class_text(start)
-        self.out.append(text)
-        return end
-
-    def _class_text(self, start: int) -> tuple[str, int]:
+    def _class(self, start: int) -> tuple[str, int]:
         """The class that begins there, and where it ends."""
         out, position = ["["], start + 1
         if self.pattern.startswith("^", position):
@@ -171,7 +168,7 @@ class JavaPattern:
                 )
             elif character == "[":
                 self._needs_regex("a class within a class")
-                text, position = self._class_text(position)
+                text, position = self._class(position)
                 out.append(text)
             elif self.pattern.startswith("&&", position):
                 self._needs_regex("an intersection of classes (&&)", "write a look-ahead, such as (?![aeiou])[a-z]")

@@ -200,13 +200,11 @@ class _UvicornServer(uvicorn.Server):
         self._reception, self._log = reception, log
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn calls this first."""
         complain_rarely(asyncio.get_running_loop(), self._log)
         await super().startup(sockets=[])
         self._reception.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn calls this last."""
         await self._reception.close()
         timer = asyncio.get_running_loop().call_later(ENDING_SECONDS, self._cancel)
         await super().shutdown(sockets=[])
@@ -218,7 +216,6 @@ class _UvicornServer(uvicorn.Server):
             task.cancel()
 
     def protocol(self, client: Client) -> _Protocol:
-        """For one more connection."""
         return _Protocol(client, self._reception.connections, self.config, self.server_state)
 
 
@@ -234,13 +231,11 @@ class _Protocol(H11Protocol):
         self._client, self._kept = client, connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """asyncio calls this first."""
         self._client.begin(transport)
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio calls this with what came."""
         self._kept.heard(self._client)
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
@@ -251,7 +246,6 @@ class _Protocol(H11Protocol):
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio calls this last."""
         self._kept.discard(self._client)
         if self._head is not None:
             self._head.cancel()

@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from plugins import Batch, Event, FlafkaError, Retry, Source
+from plugins import Batch, Difference, Event, FlafkaError, Retry, Source
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import NO_BROKERS, missing, probed
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.polling import Fenced
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
-from sources.kafka.differences import KAFKA
 from sources.pace import STOP_CHECK_SECONDS
 
 MAX_BYTES = 1 << 20
@@ -37,7 +36,19 @@ class KafkaSource(Source[KafkaSourceConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.source.kafka.KafkaSource",)
-    differences = KAFKA
+    differences = (
+        Difference(
+            flume="the brokers may come from ZooKeeper, which `zookeeperConnect` names",
+            here="they are looked for on ZooKeeper's hosts at port 9092, with a warning; "
+            "`kafka.bootstrap.servers` names them",
+            option="zookeeperConnect",
+        ),
+        Difference(
+            flume="a record that is no Flume event stops the source for ever",
+            here="it is kept, with the header `kafka.status = Invalid`",
+            option="useFlumeEventFormat",
+        ),
+    )
     in_flight = 4
     counters = ("KafkaEventGetTimer", "KafkaCommitTimer", "KafkaEmptyCount")
 

@@ -196,7 +196,9 @@ def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], An
 
 def _body(fields: dict[str, Any], names: Names) -> str | None:
     """Message and stack trace; None where there is neither."""
-    arguments = None if "formattedMessage" in fields else _take(fields, names["arguments"], _list)
+    arguments = None
+    if "formattedMessage" not in fields:
+        arguments = _take(fields, names["arguments"], lambda value: value if isinstance(value, list) else None)
     message = _take(fields, names["message"], _text)
     if message is not None and arguments:
         message = _filled(message, arguments)
@@ -254,10 +256,6 @@ def _scalar(value: Any) -> str | None:
 def _level_name(value: Any) -> str | None:
     text = _scalar(value)
     return text if text is not None and text.upper() in LEVEL_NAMES else None
-
-
-def _list(value: Any) -> list[Any] | None:
-    return value if isinstance(value, list) else None
 
 
 def _entries(value: Any) -> list[tuple[str, Any]] | None:

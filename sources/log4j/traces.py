@@ -17,7 +17,8 @@ def text(value: Any) -> str | None:
     """A stack trace of one text, of its lines, or of objects, without a newline at its end; empty where there was no
     exception; None for anything else."""
     if isinstance(value, list):
-        return "\n".join(value if _all(value, str) else map(_frame, _dicts(value))).rstrip()
+        lines = all(isinstance(line, str) for line in value)
+        return "\n".join(value if lines else map(_frame, _dicts(value))).rstrip()
     if isinstance(value, dict):
         if isinstance(whole := _get(value, _FRAMES), str):
             return whole.rstrip()
@@ -58,10 +59,6 @@ def _frame(frame: dict[str, Any]) -> str:
 def _get(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     """The value of the first of these that is there."""
     return next((fields[name] for name in names if fields.get(name) is not None), None)
-
-
-def _all(values: list[Any], kind: type) -> bool:
-    return all(isinstance(value, kind) for value in values)
 
 
 def _dicts(values: Any) -> list[dict[str, Any]]:

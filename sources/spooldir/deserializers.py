@@ -23,6 +23,10 @@ LEAST_LINE_BYTES = 4 << 20
 """So much of a line is read at least before it is divided without its end being known."""
 MOST_LINE_BYTES = 64 << 20
 """So much at most."""
+_MARKS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
 _SYNC = 16
 Ends = npt.NDArray[np.int64]
 """Where something ends in a buffer."""
@@ -52,10 +56,10 @@ def deserializer(config: SpooldirConfig, content: Content, offset: int) -> Deser
     """What the configuration asks for, from that offset of the file on."""
     match config.deserializer:
         case "AVRO":
-            return AvroRecords(content, offset, literal=config.schema_type == "LITERAL")
+            return _AvroRecords(content, offset, literal=config.schema_type == "LITERAL")
         case "BLOB":
-            return Blobs(content, offset, config.max_blob_length)
-    return Lines(
+            return _Blobs(content, offset, config.max_blob_length)
+    return _TextLines(
         content,
         offset,
         charset=text_codec(config.input_charset),
@@ -65,7 +69,7 @@ def deserializer(config: SpooldirConfig, content: Content, offset: int) -> Deser
     )
 
 
-class Lines:
+class _TextLines:
     """Lines, as Flume cuts them: at line feeds alone, and after `longest` characters of UTF-16.
 
     A line of exactly that length is followed by an empty one. A character of two units stays whole.
@@ -75,16 +79,14 @@ class Lines:
         self, content: Content, offset: int, *, charset: str, policy: str, output: str, longest: int
     ) -> None:
         self._content = content
-        self._charset = _without_mark(charset, content)
+        self._charset, mark = _ordered(charset, content)
         self._errors = {"FAIL": "strict", "REPLACE": REPLACE, "IGNORE": IGNORE}[policy]
         self._output = output
         self._longest = longest
         self._newline = "\n".encode(self._charset)
         self._unit = len(self._newline)
         self._most = min(max(LEAST_LINE_BYTES, 4 * longest), MOST_LINE_BYTES)
-        if offset == 0:
-            offset = _mark_length(charset, content)
-        self._offset = content.seek(offset)
+        self._offset = content.seek(offset or mark)
         self._data = b""
         """What was read of the file and holds the next lines."""
         self._start = 0
@@ -97,7 +99,6 @@ class Lines:
         self._skip: Skip | None = None
 
     def read(self, room: int, space: int) -> Piece | None:
-        """See Deserializer."""
         while True:
             raw, ends = self._take(room, space)
             if not raw:
@@ -220,25 +221,17 @@ def divided(line: str, longest: int, *, ended: bool) -> list[str]:
     return [*pieces, ""] if ended and (full or not pieces) else pieces
 
 
-def _without_mark(charset: str, content: Content) -> str:
-    """The character set with its order of bytes, which the mark at the start of the file tells; else as in Java."""
-    if charset not in ("utf-16", "utf-32"):
-        return charset
-    content.seek(0)
-    little = content.read(4).startswith(codecs.BOM_UTF32_LE if charset == "utf-32" else codecs.BOM_UTF16_LE)
-    return f"{charset}-{'le' if little else 'be'}"
+def _ordered(charset: str, content: Content) -> tuple[str, int]:
+    """Return the character set with its order of bytes, and the length of the mark that tells it.
 
-
-def _mark_length(charset: str, content: Content) -> int:
-    """How many bytes at the start of the file tell the order of bytes."""
-    if charset not in ("utf-16", "utf-32"):
-        return 0
+    The mark is at the start of the file. Without one the order is that of Java.
+    """
+    if charset not in _MARKS:
+        return charset, 0
     content.seek(0)
-    marks = {
-        "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-        "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    }[charset]
-    return len(marks[0]) if content.read(len(marks[0])) in marks else 0
+    little, big = _MARKS[charset]
+    mark = content.read(len(big))
+    return f"{charset}-{'le' if mark == little else 'be'}", len(mark) if mark in (little, big) else 0
 
 
 def _malformed(error: UnicodeError) -> int:
@@ -257,7 +250,7 @@ codecs.register_error(REPLACE, lambda error: ("\ufffd", _malformed(error)))
 codecs.register_error(IGNORE, lambda error: ("", _malformed(error)))
 
 
-class Blobs:
+class _Blobs:
     """The whole file as one event, or as several of `longest` bytes."""
 
     def __init__(self, content: Content, offset: int, longest: int) -> None:
@@ -266,7 +259,6 @@ class Blobs:
         self._longest = longest
 
     def read(self, room: int, space: int) -> Piece | None:
-        """See Deserializer."""
         data = self._content.read(self._longest)
         if not data:
             return None
@@ -274,7 +266,7 @@ class Blobs:
         return Piece(pa.array([data], pa.binary()), self._offset)
 
 
-class AvroRecords:
+class _AvroRecords:
     """The records of an Avro file, each in Avro's binary form; a block at a time.
 
     The offset is where the mark before a block begins, as in Flume: only whole blocks count as read.
@@ -287,7 +279,6 @@ class AvroRecords:
         self._headers: Mapping[str, str] = {}
 
     def read(self, room: int, space: int) -> Piece | None:
-        """See Deserializer."""
         try:
             if self._blocks is None:
                 self._begin()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sources.spooldir.content import Content
-from sources.spooldir.deserializers import LEAST_LINE_BYTES, Lines, divided
+from sources.spooldir.deserializers import LEAST_LINE_BYTES, _TextLines, divided
 from tests.sources.spooldir_running import RECORD, avro, put, read, read_anew, start
 
 # --- lines
@@ -26,7 +26,7 @@ def lines_of(data: bytes, directory: Path, **options: Any) -> list[bytes]:
     path.write_bytes(data)
     content = Content(str(path), unpack=False)
     settings = {"charset": "utf-8", "policy": "FAIL", "output": "utf-8", "longest": 2048} | options
-    reader = Lines(content, 0, **settings)
+    reader = _TextLines(content, 0, **settings)
     found: list[bytes] = []
     try:
         while (piece := reader.read(3, 16)) is not None:
