@@ -67,13 +67,6 @@ def each(column: Array, instead: Callable[[bytes], bytes]) -> Array:
     return column if after == before else pa.array(after, pa.binary())
 
 
-def texts(column: Array, starts: Positions, ends: Positions) -> list[bytes]:
-    """What stands in these places."""
-    pieces = _pieces(*bytes_of(column), starts, ends)
-    found: list[bytes] = pieces.take(pa.array(np.arange(1, len(pieces), 2))).to_pylist()
-    return found
-
-
 def replaced(column: Array, starts: Positions, ends: Positions, instead: list[bytes]) -> Array:
     """The column with these places, none of which reaches over rows, replaced by texts: one each, or one for all."""
     data, bounds = bytes_of(column)

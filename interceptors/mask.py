@@ -37,6 +37,7 @@ from interceptors.patterns import PatternConfig, PatternInterceptor
 from plugins import Batch, agreement, option
 from plugins.columns import Array
 from plugins.problems import suggestion
+from plugins.shared.octets import slices
 from plugins.shared.regex import Regex
 
 Mask = npt.NDArray[np.bool_]
@@ -184,7 +185,8 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
             if self.config.action == "redact":
                 instead = [self._substitute("").encode()]
             else:
-                instead = [self._substitute(text.decode()).encode() for text in ipv4.texts(column, starts, ends)]
+                found = slices(bytes_of(column)[0], starts, ends).to_pylist()
+                instead = [self._substitute(text.decode()).encode() for text in found]
             after = ipv4.replaced(column, starts, ends, instead)
         return _where(lambda _: unclear, after, mask)
 

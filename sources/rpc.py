@@ -361,19 +361,16 @@ class RpcConnection(asyncio.Protocol):
                 if isinstance(call, bytes):
                     self.send(call)
                 else:
-                    self._request(call)
+                    self.unanswered += 1
+                    if not CALLS[call.name]:
+                        self.server.metrics.add("AppendReceivedCount")
+                    self.server.took(RpcRequest(self, call))
         finally:
             self.server.unfinished += self.wire.held - held
         if complete or not held:
             self.began = self.last
         if self.wire.held and self.server.unfinished > self.server.budget:  # who holds nothing is not to blame
             raise ValueError("too many large requests have begun at once")
-
-    def _request(self, call: Call) -> None:
-        self.unanswered += 1
-        if not CALLS[call.name]:
-            self.server.metrics.add("AppendReceivedCount")
-        self.server.took(RpcRequest(self, call))
 
     def send(self, data: bytes) -> None:
         """Something to the client."""

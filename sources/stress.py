@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator
 
 from plugins import Batch, Config, Event, Source, option
 
-FLUME = "org.apache.flume.source.StressSource"
-
 
 class StressConfig(Config):
     """Options of Flume's StressSource."""
@@ -34,7 +32,7 @@ class StressSource(Source[StressConfig]):
     """Makes events that are all alike, as fast as they are stored: none is lost while the agent runs."""
 
     type_name = "stress"
-    aliases = (FLUME,)
+    aliases = ("org.apache.flume.source.StressSource",)
 
     def sets_headers(self) -> Collection[str]:
         """None."""

@@ -32,10 +32,6 @@ class RpcBatchBuilder:
         self._scan = scan
         self._heads: list[bytes] = []
         self._bodies: list[bytes] = []
-        self.nbytes = 0
-
-    def __len__(self) -> int:
-        return len(self._bodies)
 
     def add(self, data: bytes, at: int, *, many: bool) -> None:
         """The event, or with `many` the events, from `at` to the end. ValueError adds nothing."""
@@ -45,7 +41,6 @@ class RpcBatchBuilder:
             raise ValueError("the request ends within an event") from None
         self._heads += heads
         self._bodies += bodies
-        self.nbytes += len(data) - at
 
     def batch(self) -> Batch:
         """All of them, in their order."""

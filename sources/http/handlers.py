@@ -104,7 +104,8 @@ def json(content: bytes, charset: str | None) -> list[Event]:
             pass  # perhaps it is what Gson reads all the same
         else:
             # More texts than the events have: one has a header twice, perhaps, which Gson refuses.
-            if _quotes(content) == sum(event.quotes for event in plain):
+            texts = _ESCAPED.sub(b"", content) if b"\\" in content else content
+            if texts.count(b'"') == sum(event.quotes for event in plain):
                 return [event.event() for event in plain]
     try:
         events = read_events(_decoded(content, charset))
@@ -147,10 +148,6 @@ def blob(content: bytes, query: str) -> list[Event]:
     for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=1000):
         headers.setdefault(name, value)
     return [Event(content, headers)]
-
-
-def _quotes(content: bytes) -> int:
-    return (_ESCAPED.sub(b"", content) if b"\\" in content else content).count(b'"')
 
 
 def _decoded(content: bytes, charset: str) -> str:

@@ -77,7 +77,6 @@ class SpooldirSource(Source[SpooldirConfig]):
             make_directory(trackers)
             self._lock(trackers)
             self._left = Leftovers(trackers)
-            self._left.read()
         except OSError as e:
             raise Retry(f"trackerDir {trackers} cannot be used: {e.strerror or e}") from e
         except ValueError as e:
@@ -118,11 +117,6 @@ class SpooldirSource(Source[SpooldirConfig]):
     def probe(self) -> Iterator[str]:
         """What is wrong with the directories."""
         yield from problems(self.config)
-        if self.config.deserializer == "AVRO":
-            try:
-                require("fastavro", "avro")
-            except FlafkaError as e:
-                yield str(e)
 
     def sets_headers(self) -> Collection[str]:
         """Those that its options name, and the one of the schema."""
@@ -311,7 +305,7 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     def _finish_left(self) -> None:
         """Mark what could not be marked so far, and forget what was renamed, replaced or removed."""
-        for path, left in self._left.items():
+        for path, left in [*self._left.files.items()]:
             try:
                 now = State.at(path)
             except FileNotFoundError:
@@ -327,14 +321,14 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._save()
 
     def _show(self) -> None:
-        self.metrics.set("SkippedFileCount", len(self._left))
-        text = ""
-        if (first := self._left.first()) is not None:
-            path, left = first
-            count = "1 file is" if len(self._left) == 1 else f"{len(self._left)} files are"
+        files = self._left.files
+        self.metrics.set("SkippedFileCount", len(files))
+        text = self._troubles.first()
+        if files:
+            path, left = next(iter(files.items()))
+            count = "1 file is" if len(files) == 1 else f"{len(files)} files are"
             directory = self.config.directory
             text = f"{count} left unread or unmarked in {directory}, such as {readable(path)}, which {left.reason}"
-        text = text or self._troubles.first()
         self.metrics.degraded = lambda: text
 
     # --- positions

@@ -200,52 +200,38 @@ class Leftovers:
     """The files that are left alone until they are renamed or replaced, durably."""
 
     def __init__(self, directory: Path) -> None:
+        """Read the list. Raises ValueError where it is invalid, and OSError."""
         self._path = directory / LEFT_NAME
-        self._files: dict[str, Left] = {}
-        self._changed = False
-
-    def read(self) -> None:
-        """Read them. ValueError where the list makes no sense, OSError."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             data = b"{}"
         # The standard library reads names that are not UTF-8.
-        self._files = msgspec.convert(json.loads(data), dict[str, Left])
+        self.files = msgspec.convert(json.loads(data), dict[str, Left])
+        """Files by path, those first that were left first; `add` and `remove` change them."""
         self._changed = False
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def items(self) -> list[tuple[str, Left]]:
-        """Each of them, by path."""
-        return list(self._files.items())
-
-    def first(self) -> tuple[str, Left] | None:
-        """The one that has been left for longest; None where there is none."""
-        return next(iter(self._files.items()), None)
 
     def holds(self, path: str, state: State) -> bool:
         """Whether that file is one of them: it may have changed since."""
-        left = self._files.get(path)
+        left = self.files.get(path)
         return left is not None and left.state.same_file(state) and left.state.same_file(state.with_birth(path))
 
     def add(self, path: str, left: Left) -> None:
         """One more; not yet durable."""
-        self._files[path] = left
+        self.files[path] = left
         self._changed = True
 
     def remove(self, path: str) -> None:
         """It is left alone no longer; not yet durable."""
-        del self._files[path]
+        del self.files[path]
         self._changed = True
 
     def save(self) -> None:
         """Make them durable. Raises OSError, and then it has to be called again."""
         if not self._changed:
             return
-        if self._files:
-            data = json.dumps(msgspec.to_builtins(self._files), indent=1).encode()
+        if self.files:
+            data = json.dumps(msgspec.to_builtins(self.files), indent=1).encode()
             os.close(replace(self._path, data))
         else:
             self._path.unlink(missing_ok=True)

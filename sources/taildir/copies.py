@@ -67,7 +67,7 @@ class Copies:
         return None
 
     def _look_into(self, tail: Tail, fd: int, path: str, followed: Collection[Key]) -> Copy | None:
-        if compressed(fd):
+        if os.pread(fd, 16, 0).startswith(COMPRESSED):
             content = unpack(tail, fd, self._room, self._stopping)
             return None if content is None else Copy(path, _key(content), content)
         return Copy(path, _key(fd), None) if _key(fd) not in followed and tail.is_in(fd, path) else None
@@ -95,11 +95,6 @@ def may_be_copy(tail: Tail, path: str) -> bool:
     `access.log` becomes `access.log.1`, `access.log-20261122.gz` or `access-2026-11-22.1.log.gz`.
     """
     return path not in (tail.name, tail.path) and Path(path).name.startswith(Path(tail.name).stem)
-
-
-def compressed(fd: int) -> bool:
-    """Return True if the open file begins with the magic number of a compressed format."""
-    return os.pread(fd, 16, 0).startswith(COMPRESSED)
 
 
 def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> int | None:

@@ -15,6 +15,8 @@ from sources.taildir.listing import files, key_of, names, opened_as
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 
 Listing = Callable[[str], dict[Key, str]]
+UntrackedFile = tuple[str, Key, bool]
+"""Path and key of a file that is not tracked yet; True if the path is a symbolic link."""
 
 
 class ScanResult(NamedTuple):
@@ -24,15 +26,6 @@ class ScanResult(NamedTuple):
     """Files that were created, renamed or deleted."""
     statuses: dict[Tail, os.stat_result]
     """Status of every file found, as of the scan."""
-
-
-class UntrackedFile(NamedTuple):
-    """File that is not tracked yet."""
-
-    path: str
-    key: Key
-    link: bool
-    """True if the path is a symbolic link."""
 
 
 class ScannedFiles(TrackedFiles):
@@ -87,7 +80,7 @@ class ScannedFiles(TrackedFiles):
             if tail is None:
                 tail = self._known.recall(key, path)
                 if tail is None:
-                    unknown.append(UntrackedFile(path, key, link))
+                    unknown.append((path, key, link))
                     return
                 self.ledger.opened(key)
                 self._follow(key, tail, found)

@@ -157,7 +157,7 @@ def test_damage_is_told_and_adds_nothing(name, events, data):
     gathered = RpcBatchBuilder(protocol.scan)
     with pytest.raises(ValueError):
         gathered.add(whole[: data.draw(st.integers(start, len(whole) - 1))], start, many=True)
-    assert len(gathered) == 0
+    assert len(gathered.batch()) == 0
 
 
 @both
