@@ -17,6 +17,17 @@ from sources.syslog.tcp import SyslogStream
 _ASCII = bytes(range(128))
 
 
+def _codec(charset: str) -> str:
+    """Return Python's name of a character set. Raises ValueError where it cannot be read byte by byte."""
+    try:
+        codec = codecs.lookup(charset)
+        if codec.decode(_ASCII)[0].encode("ascii") == _ASCII:
+            return codec.name
+    except (LookupError, UnicodeError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"must be a character set that has ASCII in it, such as UTF-8 or ISO-8859-1, not {charset!r}")
+
+
 class MultiportSyslogTcpConfig(SyslogStreamConfig):
     """Options of multiport_syslogtcp."""
 
@@ -60,10 +71,7 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
             raise ValueError("names a port twice")
         return ports
 
-    @pydantic.field_validator("charset")
-    @classmethod
-    def _check_charset(cls, charset: str) -> str:
-        return _codec(charset)
+    _check_charset = pydantic.field_validator("charset")(_codec)
 
     @pydantic.field_validator("port_charsets")
     @classmethod
@@ -102,14 +110,3 @@ class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
             port_header=config.port_header,
         )
         super().__init__(config, name, [int(port) for port in config.ports], decoder)
-
-
-def _codec(charset: str) -> str:
-    """Python's name of a character set. ValueError where it cannot be read byte by byte."""
-    try:
-        codec = codecs.lookup(charset)
-        if codec.decode(_ASCII)[0].encode("ascii") == _ASCII:
-            return codec.name
-    except (LookupError, UnicodeError, TypeError, AttributeError):
-        pass
-    raise ValueError(f"must be a character set that has ASCII in it, such as UTF-8 or ISO-8859-1, not {charset!r}")
