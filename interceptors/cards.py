@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from interceptors.bodies import Positions, bytes_of, rows_at
 from plugins.columns import Array
+from plugins.shared.octets import Ints, bytes_of, rows_at
 
 _SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
 PATTERN = (
@@ -93,7 +93,7 @@ def may_hold(column: Array) -> npt.NDArray[np.bool_]:
     return rows
 
 
-def _numbers(data: npt.NDArray[np.uint8], bounds: Positions) -> tuple[Positions, Positions]:
+def _numbers(data: npt.NDArray[np.uint8], bounds: Ints) -> tuple[Ints, Ints]:
     """Where each run of digits starts and ends; none reaches over rows."""
     digit = np.zeros(len(data) + 2, np.bool_)
     digit[1:-1] = data - _ZERO < 10
@@ -105,7 +105,7 @@ def _numbers(data: npt.NDArray[np.uint8], bounds: Positions) -> tuple[Positions,
     return starts, ends
 
 
-def _are_cards(data: npt.NDArray[np.uint8], starts: Positions, ends: Positions) -> npt.NDArray[np.bool_]:
+def _are_cards(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
     """`_is_card` of each of these numbers."""
     places = ends[:, None] - np.arange(1, _MOST + 1)
     digits = (_at(data, places) - _ZERO) * (places >= starts[:, None])
@@ -116,6 +116,6 @@ def _are_cards(data: npt.NDArray[np.uint8], starts: Positions, ends: Positions) 
     return good
 
 
-def _at(data: npt.NDArray[np.uint8], places: Positions) -> npt.NDArray[np.uint8]:
+def _at(data: npt.NDArray[np.uint8], places: Ints) -> npt.NDArray[np.uint8]:
     """The bytes there; beyond the end, the last one."""
     return data.take(places, mode="clip")

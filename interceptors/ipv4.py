@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.bodies import Positions, bytes_of, rows_at
 from plugins.columns import Array
-from plugins.shared.octets import places
+from plugins.shared.octets import Ints, bytes_of, places, rows_at
 
 OCTET = "[0-2]?[0-9]{1,2}"
 PATTERN = rf"{OCTET}\.{OCTET}\.{OCTET}\.{OCTET}"
@@ -26,7 +25,7 @@ FEW_BYTES = 2048
 _COMPILED = re.compile(PATTERN.encode())
 
 
-def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
+def find(column: Array) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
     """Where in the column's bytes each address starts and ends, and the rows for the regular expression, of which no
     address is told. `column` is binary, without nulls."""
     data, bounds = bytes_of(column)
@@ -38,7 +37,7 @@ def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
     row = rows_at(bounds, before)
     start, stop = bounds[row], bounds[row + 1]
 
-    def digit(places: Positions) -> npt.NDArray[np.uint8]:
+    def digit(places: Ints) -> npt.NDArray[np.uint8]:
         """The digit there, 10 or more where none is."""
         return data.take(places, mode="clip") - np.uint8(ord("0"))
 
@@ -67,7 +66,7 @@ def each(column: Array, instead: Callable[[bytes], bytes]) -> Array:
     return column if after == before else pa.array(after, pa.binary())
 
 
-def replaced(column: Array, starts: Positions, ends: Positions, instead: list[bytes]) -> Array:
+def replaced(column: Array, starts: Ints, ends: Ints, instead: list[bytes]) -> Array:
     """The column with these places, none of which reaches over rows, replaced by texts: one each, or one for all."""
     data, bounds = bytes_of(column)
     pieces = _pieces(data, bounds, starts, ends)
@@ -84,7 +83,7 @@ def replaced(column: Array, starts: Positions, ends: Positions, instead: list[by
     return pa.Array.from_buffers(pa.binary(), len(column), [None, offsets, values])
 
 
-def _pieces(data: npt.NDArray[np.uint8], bounds: Positions, starts: Positions, ends: Positions) -> Array:
+def _pieces(data: npt.NDArray[np.uint8], bounds: Ints, starts: Ints, ends: Ints) -> Array:
     """The bytes of all rows, divided at these places: every second piece is one of them."""
     offsets = np.empty(2 * len(starts) + 2, np.int32)
     offsets[0], offsets[1:-1:2], offsets[2:-1:2], offsets[-1] = bounds[0], starts, ends, bounds[-1]

@@ -32,12 +32,11 @@ import pyarrow.compute as pc
 import pydantic
 
 from interceptors import cards, ipv4
-from interceptors.bodies import bytes_of, rows_at
 from interceptors.patterns import PatternConfig, PatternInterceptor
 from plugins import Batch, agreement, option
 from plugins.columns import Array
 from plugins.problems import suggestion
-from plugins.shared.octets import slices
+from plugins.shared.octets import bytes_of, rows_at, slices
 from plugins.shared.regex import Regex
 
 Mask = npt.NDArray[np.bool_]

@@ -29,6 +29,19 @@ def places(data: npt.NDArray[np.uint8], byte: int) -> Ints:
     return np.array(found, np.int64)
 
 
+def bytes_of(column: Any) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return all bytes of a binary column, and the start of each row in them, then the end of the last row."""
+    _, offsets, values = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    return np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1]], bounds - bounds[0]
+
+
+def rows_at(bounds: Ints, places: Ints) -> Ints:
+    """Return the row of each of these places; `bounds` is of `bytes_of`."""
+    rows: Ints = np.searchsorted(bounds, places, "right") - 1
+    return rows
+
+
 def slices(data: Any, starts: Ints, ends: Ints) -> Any:
     """A binary array of these slices of a buffer, which come in order and do not overlap; one copy."""
     count = len(starts)
