@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from agent.options import AgentOptions
-from agent.runner.deadletters.letters import producer_to
+from agent.sidetopics import producer_to
 from plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
 from plugins.shared.kafkaclient import BROKEN, failure, is_broken
 

@@ -164,7 +164,7 @@ def replay_letters(
     What a sink rejected is given to that sink again, with its bytes, headers and id; other sinks do not see it.
     An event that is rejected again becomes a new letter. The agents may run meanwhile.
     """
-    from agent.runner.deadletters.replay import replay, replayer_of
+    from agent.runner.deadletterreplay import replay, replayer_of
 
     spec = _spec(chosen)
     replayers = {channel.name: replayer_of(spec, channel) for channel in spec.channels}

@@ -14,8 +14,8 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.output import json_option
-from agent.runner.taps import find as find_point
-from agent.runner.taps import points, reachable, receive, socket_file
+from agent.monitoring.taps import find as find_point
+from agent.monitoring.taps import points, reachable, receive, socket_file
 from agent.topology import AgentSpec
 
 

@@ -16,7 +16,7 @@ from agent.cli.address import Address, NoAnswer, address_of
 from agent.cli.configured import Chosen, optional_configuration_options
 from agent.cli.output import brief, json_option, short, span
 from agent.config import chosen_agent
-from agent.runner.latency import BATCH
+from agent.monitoring.latency import BATCH
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from agent.monitoring.latency import BATCH
 from agent.monitoring.registry import Registry
-from agent.runner.latency import BATCH
 from plugins.errors import ANY_FAILURE
 from plugins.threads import start_thread
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from agent.graph import Graph, graph_of
-from agent.runner.taps import Point, Seen, Taps, TapSubscriber, find, points
+from agent.monitoring.taps import Point, Seen, Taps, TapSubscriber, find, points
 from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
 from plugins import Event, Interceptor
 

@@ -15,6 +15,7 @@ from agent.audit.publishing import audit_of
 from agent.graph import graph_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
+from agent.monitoring.taps import TapServer
 from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
 from agent.runner.changes import Changes, Unit, after_failure, between, described, everything, on_spark, units_of
@@ -28,7 +29,6 @@ from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
-from agent.runner.taps import TapServer
 from agent.topology import AgentSpec, SourceSpec
 from plugins import Channel, FlafkaError, Metrics
 from plugins.threads import Ended

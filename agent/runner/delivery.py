@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from agent.monitoring.latency import took
+from agent.monitoring.taps import Taps, TapSubscriber
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
 from agent.runner.deadletters.rejections import Rejections
-from agent.runner.latency import took
 from agent.runner.supervise import close
-from agent.runner.taps import Taps, TapSubscriber
 from agent.topology import ComponentSpec, SinkSpec
 from plugins import (
     Batch,

@@ -10,7 +10,7 @@ from agent.config import load
 from agent.graph import graph_of
 from agent.monitoring import samples as samples_module
 from agent.monitoring.samples import EVENTS_A_SECOND, MOST_BYTES, MOST_EVENTS, MOST_SAMPLES, Samples, hidden
-from agent.runner.taps import Taps
+from agent.monitoring.taps import Taps
 from agent.topology import AgentSpec
 from plugins import Batch, Components, Event, Origin
 

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 
 from agent.cli import main
 from agent.config import load
-from agent.runner.agent import Agent
-from agent.runner.taps import (
+from agent.monitoring.taps import (
     MOST_BATCHES,
     Taps,
     TapServer,
@@ -29,6 +28,7 @@ from agent.runner.taps import (
     send,
     socket_file,
 )
+from agent.runner.agent import Agent
 from agent.services.running import until
 from agent.topology import AgentSpec
 from plugins import Batch, Components, Event

@@ -35,7 +35,7 @@ def test_flushed_events_leave_the_channel(pipeline):
 @pytest.mark.parametrize("cls", [Store, Record])
 def test_how_long_a_batch_takes_is_shown(pipeline, monkeypatch, cls):
     began = time.monotonic()
-    monkeypatch.setattr("agent.runner.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    monkeypatch.setattr("agent.monitoring.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
     Record.commits, Record.failures = {}, []
     sink, channel, _ = pipeline(cls)
     metrics = sink.members[0].metrics

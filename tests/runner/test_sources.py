@@ -207,7 +207,7 @@ def test_what_goes_to_each_channel_is_counted_exactly():
 
 def test_how_long_a_batch_takes_is_shown(monkeypatch):
     store, began = Store(name="c"), time.monotonic()
-    monkeypatch.setattr("agent.runner.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    monkeypatch.setattr("agent.monitoring.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
     runner, _ = run(Ten, store, interceptors=[Stumble])
     for metrics in (runner.metrics, runner.interceptors[0].metrics, runner.channels["c"].metrics):
         assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000

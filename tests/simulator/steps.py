@@ -273,7 +273,7 @@ class Steps(KafkaSteps):
             self.world.told(f"replay: {e}")
 
     def _replay(self) -> None:
-        from agent.runner.deadletters.replay import replay, replayer_of
+        from agent.runner.deadletterreplay import replay, replayer_of
         from agent.runner.deadletters.stored import read
 
         spec = self.spec("h1")

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Producer
 
 from agent.config import load
+from agent.runner.deadletterreplay import replayer_of
 from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters, KafkaDeadLetters
-from agent.runner.deadletters.replay import replayer_of
 from agent.runner.deadletters.stored import StoredDeadLetter, read
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
@@ -33,7 +33,7 @@ from tests.system.test_solr_sink import documents
 DIES_IN_THE_THIRD_LOT = """
 import itertools, os, signal, sys
 from confluent_kafka import Consumer, TopicPartition
-import agent.runner.deadletters.replay as replay
+import agent.runner.deadletterreplay as replay
 from agent.cli import main
 
 servers, topic = sys.argv.pop(1), sys.argv.pop(1)

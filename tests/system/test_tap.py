@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.taps import reachable, receive
+from agent.monitoring.taps import reachable, receive
 from agent.services.running import RunningAgent
 
 EVENTS = 400_000

@@ -17,10 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-
 from agent.options import AgentOptions
+from agent.sidetopics import producer_to
 from agent.state import state_directory
 from agent.topology import ChannelSpec
 from plugins import (
@@ -36,7 +34,7 @@ from plugins import (
     Taken,
 )
 from plugins.shared.disk import make_directory, sync_directory
-from plugins.shared.kafkaclient import BROKEN, create_topic, reason, stream_client
+from plugins.shared.kafkaclient import BROKEN, reason
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
@@ -184,18 +182,6 @@ class KafkaDeadLetters:
     def close(self) -> None:
         """Every `put` has flushed already."""
         self._producer = None
-
-
-def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int, **client: Any) -> Any:
-    """Return a producer for a topic beside a channel's. A missing topic is created with one partition.
-
-    Such a topic keeps its records for so many days. Raises KafkaException.
-    """
-    client = {**stream_client(stream), **client}
-    admin = AdminClient(client)
-    if topic not in admin.list_topics(timeout=10).topics:
-        create_topic(admin, topic, 1, replication, {"retention.ms": str(days * 86_400_000)}, 10)
-    return Producer({**client, "acks": "all", "enable.idempotence": True, "message.max.bytes": 2 << 20})
 
 
 def dead_letters_of(

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.audit.publishing import AUDIT_INTERVAL_SECONDS, Audit
+from agent.monitoring.latency import took
+from agent.monitoring.taps import Taps
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from agent.runner.latency import took
 from agent.runner.supervise import Worker
-from agent.runner.taps import Taps
 from plugins import Batch, Channel, FlafkaError, Reader, RebalanceListener, Rejected, Retry
 
 Placed = Callable[[], None]

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
+from agent.monitoring.latency import took
+from agent.monitoring.taps import Taps
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
-from agent.runner.latency import took
 from agent.runner.local.channels import ChannelRunner, HalfStored, Placed
 from agent.runner.local.inflight import InFlight
 from agent.runner.local.optional import OPTIONAL_PUT_SECONDS, Late, OptionalPuts
@@ -19,7 +20,6 @@ from agent.runner.local.selectors import Routed, Selector
 from agent.runner.local.turns import Turns
 from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
-from agent.runner.taps import Taps
 from agent.topology import SourceSpec
 from plugins import Batch, Interceptor, Metrics, Source, Unwritable
 from plugins.errors import ANY_FAILURE, Misuse

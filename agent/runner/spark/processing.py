@@ -13,9 +13,9 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from agent.monitoring.latency import BATCH
 from agent.runner.deadletters.notices import Causes
 from agent.runner.delivery import intercepted, opened
-from agent.runner.latency import BATCH
 from agent.runner.spark import failures
 from agent.runner.spark.job import (
     EventsTask,

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from agent.monitoring.latency import BATCH
 from agent.runner.deadletters.notices import Causes
-from agent.runner.latency import BATCH
 
 Offsets = dict[int, int]
 """By partition."""

@@ -1,0 +1,23 @@
+"""Topics beside a channel's, on its brokers: dead letters, and reports for the audit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from plugins import KafkaStream
+from plugins.shared.kafkaclient import create_topic, stream_client
+
+
+def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int, **client: Any) -> Any:
+    """Return a producer for a topic beside a channel's. A missing topic is created with one partition.
+
+    Such a topic keeps its records for so many days. Raises KafkaException.
+    """
+    client = {**stream_client(stream), **client}
+    admin = AdminClient(client)
+    if topic not in admin.list_topics(timeout=10).topics:
+        create_topic(admin, topic, 1, replication, {"retention.ms": str(days * 86_400_000)}, 10)
+    return Producer({**client, "acks": "all", "enable.idempotence": True, "message.max.bytes": 2 << 20})
