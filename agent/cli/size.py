@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +15,7 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 
 @click.command()
 @click.option("--events", type=POSITIVE, required=True, help="Events a second.")
-@click.option("--bytes", "size", type=POSITIVE, required=True, help="Bytes of an event's body, on average.")
+@click.option("--bytes", type=POSITIVE, required=True, help="Bytes of an event's body, on average.")
 @click.option("--hosts", type=click.IntRange(1), default=1, show_default=True, help="Hosts that send at a time.")
 @click.option("--source", type=click.Choice(SOURCES), default="syslog", show_default=True, help="How events come in.")
 @click.option(
@@ -51,42 +52,14 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
     help="Costs of a machine of your own.",
 )
 @json_option
-def size(
-    events: float,
-    size: float,
-    hosts: int,
-    source: str,
-    masks: int,
-    sink: str,
-    runner: str,
-    retention: float,
-    replication: int,
-    busy: float,
-    roll: float,
-    directories: int,
-    file: Path,
-    as_json: bool,
-) -> None:
+def size(file: Path, as_json: bool, **load: Any) -> None:
     """Estimate what a load takes: cores, brokers, partitions, disk, files.
 
     It computes with costs of one machine. agent/sizing/costs.toml says of each whether ./dev bench has measured it or
     whether it is assumed; docs/performance.md has the formulas.
     """
-    if runner == "spark" and not sink.startswith("hdfs"):
-        raise click.UsageError(f"the sink {sink} has no measured cost on Spark: take --runner local")
-    load = Load(
-        events=events,
-        bytes=size,
-        hosts=hosts,
-        source=source,
-        masks=masks,
-        sink=sink,
-        runner=runner,
-        retention=retention,
-        replication=replication,
-        busy=busy / 100,
-        roll=roll,
-        directories=directories,
-    )
-    rows = [(what, round(amount, 1), unit, because) for what, amount, unit, because in needs(load, costs(file))]
+    if load["runner"] == "spark" and not load["sink"].startswith("hdfs"):
+        raise click.UsageError(f"the sink {load['sink']} has no measured cost on Spark: take --runner local")
+    found = needs(Load(**{**load, "busy": load["busy"] / 100}), costs(file))
+    rows = [(what, round(amount, 1), unit, because) for what, amount, unit, because in found]
     show(("need", "amount", "unit", "because"), rows, as_json=as_json)
