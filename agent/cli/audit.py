@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.kafka_admin import naming_brokers
 from agent.cli.output import json_option, show
 from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
@@ -46,9 +46,8 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
     It reads the reports in the topic `audit.topic`. Exit code: 1 if events are missing, too many or altered, else 0.
     """
     from agent.audit.publishing import OPTION
-    from agent.cli.own_cluster import with_own_cluster
 
-    spec = with_own_cluster(load_or_exit(chosen), ask=True)
+    spec = load_with_cluster(chosen)
     topic = spec.options.audit_topic
     if topic is None:
         raise FlafkaError(f"agent {spec.name} is not audited: add {spec.name}.{OPTION} = <topic>")

@@ -50,17 +50,12 @@ class Chosen:
         return None if shared and severity == "error" else spec, [*shared, *found]
 
 
-def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name a configuration, in Flume's spelling too; the command gets a `chosen: Chosen`."""
-    return _with_configuration(command, required=True)
+def configuration_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+    """Add the options that name a configuration, in Flume's spelling too; the command gets a `chosen: Chosen`.
 
+    A command that also works without one (not `required`) gets None then.
+    """
 
-def optional_configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the same options to a command that also works without a configuration: `chosen` is None then."""
-    return _with_configuration(command, required=False)
-
-
-def _with_configuration(command: Callable[..., Any], *, required: bool) -> Callable[..., Any]:
     @click.option("-c", "--conf", metavar="FILE", help="Configuration file, or Flume's conf directory.")
     @click.option(
         "-f",
@@ -94,7 +89,8 @@ def _with_configuration(command: Callable[..., Any], *, required: bool) -> Calla
             return command(*args, chosen=None, **more)
         mode: Mode = "strict" if strict else "normal"
         file, *later = _files(conf, conf_file)
-        return command(*args, chosen=Chosen(file, name, mode, _system(define), tuple(later), bool(conf_file)), **more)
+        system = system_properties(define)
+        return command(*args, chosen=Chosen(file, name, mode, system, tuple(later), bool(conf_file)), **more)
 
     return wrapped
 
@@ -116,6 +112,13 @@ def load_or_exit(chosen: Chosen, *, warnings: bool = False) -> AgentSpec:
         click.echo(counted(diagnostics) + "; nothing was started", err=True)
         sys.exit(2)
     return spec
+
+
+def load_with_cluster(chosen: Chosen) -> AgentSpec:
+    """Return the agent as `load_or_exit` does, for a command that asks the brokers of its Kafka components."""
+    from agent.own_cluster import with_own_cluster
+
+    return with_own_cluster(load_or_exit(chosen), ask=True)
 
 
 def show(diagnostics: Iterable[Diagnostic], stream: IO[str]) -> None:
@@ -157,6 +160,7 @@ def _files(conf: str | None, conf_files: tuple[str, ...]) -> list[Path]:
     raise click.UsageError(f"{conf} is a directory (Flume's conf directory); name the configuration with -f{hint}")
 
 
-def _system(define: Iterable[str]) -> dict[str, str]:
+def system_properties(define: Iterable[str]) -> dict[str, str]:
+    """Return the properties that options `-D KEY=VALUE` give."""
     pairs = (text.partition("=") for text in define)
     return {key: value for key, _, value in pairs}

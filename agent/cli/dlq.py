@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.hanging import ending_though_a_sink_hangs
 from agent.cli.kafka_admin import confirm, naming_brokers
 from agent.cli.output import Verbs, iso_time, json_option, show, utc
@@ -109,7 +109,7 @@ def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
     """
     lots = Lots()
     found: dict[tuple[str, str, str], list[int]] = {}
-    for channel, kept in _letters(_spec(chosen), selection):
+    for channel, kept in _letters(load_with_cluster(chosen), selection):
         row = found.setdefault(lots.of(channel, kept), [0, 0, kept.time, kept.time])
         row[:] = [row[0] + 1, row[1] + kept.replayed, min(row[2], kept.time), max(row[3], kept.time)]
     columns = ("channel", "component", "reason", "events", "replayed", "first", "last")
@@ -128,7 +128,7 @@ def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
 def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool) -> None:
     """Show dead letters whole: reason, headers, bytes. In JSON the body is in base64."""
     shown: list[tuple[str, StoredDeadLetter]] = []
-    for channel, kept in _letters(_spec(chosen), selection):
+    for channel, kept in _letters(load_with_cluster(chosen), selection):
         if len(shown) < limit:
             shown.append((channel, kept))
     if as_json:
@@ -166,7 +166,7 @@ def replay_letters(
     """
     from agent.runner.deadletterreplay import replay, replayer_of
 
-    spec = _spec(chosen)
+    spec = load_with_cluster(chosen)
     replayers = {channel.name: replayer_of(spec, channel) for channel in spec.channels}
     lots = Lots()
     plan: Counter[tuple[tuple[str, str, str], str | None]] = Counter()
@@ -198,12 +198,6 @@ def replay_letters(
         click.echo(f"{events} stay dead letters: {reason}", err=True)
     if outcome:
         raise SystemExit(1)
-
-
-def _spec(chosen: Chosen) -> AgentSpec:
-    from agent.cli.own_cluster import with_own_cluster
-
-    return with_own_cluster(load_or_exit(chosen), ask=True)
 
 
 def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, StoredDeadLetter]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.kafka_admin import confirm, naming_brokers
 from agent.cli.output import json_option, show
 from agent.topology import AgentSpec, SinkSpec
@@ -28,9 +28,7 @@ def move(group_name: str, chosen: Chosen, to: str | None, yes: bool, as_json: bo
     does the same before any agent starts, so that several agents of one group can be changed. Files that were
     delivered stay where they are. If the command is interrupted, run it again: nothing is lost or delivered twice.
     """
-    from agent.cli.own_cluster import with_own_cluster
-
-    spec = with_own_cluster(load_or_exit(chosen), ask=True)
+    spec = load_with_cluster(chosen)
     with naming_brokers(spec):
         found = [one for sink in spec.sinks if (one := _moving(spec, sink, to))]
         if group_name not in (groups := {group for group, *_ in found}):

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from agent.cli.configured import show
+from agent.cli.configured import show, system_properties
 from agent.cli.output import json_option
 from agent.config.diagnostics import Diagnostic, DiagnosticCollector
 from agent.config.load import load_part
@@ -81,7 +81,7 @@ def migrate(
     """
     if conf is not None:
         os.environ["FLUME_CONF_DIR"] = str(Path(conf).absolute())
-    system = {key: value for key, _, value in (text.partition("=") for text in define)}
+    system = system_properties(define)
     components = Components()
     if channel is not None:
         _import(file, name, channel, components, system, as_json=as_json)

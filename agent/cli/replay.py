@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.hanging import ending_though_a_sink_hangs
 from agent.cli.kafka_admin import confirm, naming_brokers
 from agent.cli.output import iso_time, json_option, show
@@ -60,7 +60,6 @@ def replay(
 
     Dead letters are replayed by `agent dlq replay`.
     """
-    from agent.cli.own_cluster import with_own_cluster
     from agent.runner.replaying import replay_of
 
     if not start < end:
@@ -68,7 +67,7 @@ def replay(
     if end.timestamp() > time.time():
         raise click.UsageError("--to is in the future: events may come until then")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    spec = with_own_cluster(load_or_exit(chosen), ask=True)
+    spec = load_with_cluster(chosen)
     first, last = (max(0, int(at.timestamp() * 1000)) for at in (start, end))  # Kafka knows none before 1970
     with naming_brokers(spec), replay_of(spec, sink, first, last) as planned:
         planned = planned.again() if again else planned

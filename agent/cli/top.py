@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agent.cli.address import Address, NoAnswer, address_of
-from agent.cli.configured import Chosen, optional_configuration_options
+from agent.cli.configured import Chosen, configuration_options
 from agent.cli.output import brief, json_option, short, span
 from agent.config import chosen_agent
 from agent.monitoring.latency import BATCH
@@ -66,7 +67,7 @@ class ComponentRow:
 
 
 @click.command()
-@optional_configuration_options
+@partial(configuration_options, required=False)
 @click.option("--url", metavar="URL", help="Address of the agent's metrics, instead of a configuration.")
 @click.option(
     "--token", envvar="FLAFKA_TOKEN", help="The agent's monitoring.token. If unset, the one of the configuration."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.kafka_admin import naming_brokers
 from agent.cli.output import json_option, utc
 
@@ -31,11 +31,10 @@ def trace(event_id: str, chosen: Chosen, as_json: bool) -> None:
 
     Exit code: 0 if the event was found anywhere, else 1.
     """
-    from agent.cli.own_cluster import with_own_cluster
     from agent.tracing import id_in
     from agent.tracing import trace as followed
 
-    spec = with_own_cluster(load_or_exit(chosen), ask=True)
+    spec = load_with_cluster(chosen)
     with naming_brokers(spec):
         found = followed(spec, id_in(spec, event_id))
     if as_json:
