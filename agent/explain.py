@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent.config import catalogue
@@ -69,10 +69,6 @@ class Explained:
         """All its options."""
         for section in self.sections.values():
             yield from section
-
-    def data(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
     def fact(self, name: str) -> Fact | str:
         """The option of that name, of an older one, or under whose prefix it is; or why it has no effect. Raises

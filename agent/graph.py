@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
 from plugins import Config, KafkaBackedChannel, StreamingSink
@@ -78,10 +78,6 @@ class Graph:
     groups: tuple[SinkGroup, ...]
     lines: Mapping[str, str] = field(default_factory=dict)
     """Every line of the configuration in effect, by its key, secrets hidden."""
-
-    def data(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
 
     def of(self, kind: NodeKind) -> list[Node]:
         """The sources, the channels, or the sinks."""
@@ -206,11 +202,6 @@ def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:
 
 
 # --- as text
-
-
-def text(graph: Graph) -> str:
-    """The lines of `ways`."""
-    return "\n".join(ways(graph))
 
 
 def ways(graph: Graph) -> list[str]:

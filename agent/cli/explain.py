@@ -47,7 +47,7 @@ def explain(kind: str | None, type_name: str | None, option: str | None, as_json
         return
     found = explained(components, kind, type_name)
     if option is None:
-        click.echo(json.dumps(found.data(), indent=2) if as_json else "\n".join(text(found, _width())))
+        click.echo(json.dumps(asdict(found), indent=2) if as_json else "\n".join(text(found, _width())))
         return
     fact = found.fact(option)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -28,9 +29,11 @@ def graph(chosen: Chosen, form: str, as_json: bool, output: Path | None) -> None
     """Draw a configuration: the ways that events take from sources to sinks. Starts nothing."""
     drawn = drawing.graph_of(load_or_exit(chosen))
     if as_json or form == "json":
-        text = json.dumps(drawn.data(), indent=2)
+        text = json.dumps(asdict(drawn), indent=2)
+    elif form == "text":
+        text = "\n".join(drawing.ways(drawn))
     else:
-        text = {"text": drawing.text, "mermaid": drawing.mermaid, "svg": drawing.svg}[form](drawn)
+        text = {"mermaid": drawing.mermaid, "svg": drawing.svg}[form](drawn)
     if output is None:
         click.echo(text)
         return

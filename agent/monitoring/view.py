@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class View:
 
     def graph(self) -> dict[str, Any]:
         """What does not change while the agent runs: components, their options, and how events go."""
-        return {**self._graph.data(), "dead_letters": self._dead_letters}
+        return {**asdict(self._graph), "dead_letters": self._dead_letters}
 
     def state(self) -> dict[str, Any]:
         """How it is now: the figures of `/metrics`, rates, health, brokers, and what the log has warned of."""

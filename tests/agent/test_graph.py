@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import asdict
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -84,7 +85,7 @@ def test_options_are_shown_and_secrets_are_not(tmp_path: Path) -> None:
     file, graph = drawn(tmp_path)
     nodes = {node.name: node for node in graph.nodes}
     assert nodes["k2"].options["hostname"] == "localhost"
-    assert "hidden1" not in json.dumps(graph.data())
+    assert "hidden1" not in json.dumps(asdict(graph))
     assert nodes["c1"].options == {"type": "memory"}
     assert nodes["c1"].defaults["capacity"] == "10000"
     assert [one.name for one in nodes["s1"].interceptors] == ["a", "b"]
