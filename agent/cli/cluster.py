@@ -97,22 +97,11 @@ def _show(status: "KafkaStatus", as_json: bool) -> None:
         click.echo(json.dumps(asdict(status), indent=2))
         return
     columns = ("node", "state", "port", "pid", "rss_mb", "controller", "host")
-    show(
-        columns,
-        [
-            (
-                broker.node,
-                broker.state,
-                broker.port,
-                broker.pid,
-                broker.rss_mb,
-                "yes" if broker.node == status.controller else None,
-                broker.host,
-            )
-            for broker in status.brokers
-        ],
-        as_json=False,
-    )
+    rows = [
+        (b.node, b.state, b.port, b.pid, b.rss_mb, "yes" if b.node == status.controller else None, b.host)
+        for b in status.brokers
+    ]
+    show(columns, rows, as_json=False)
     if status.stranger:
         click.echo(status.stranger, err=True)
     if status.under_replicated:

@@ -109,6 +109,8 @@ def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     try:
         found = _show(home, leave, seconds, runner, as_json, on_yarn=master == "yarn")
+    except ServiceError as e:  # a server that cannot be had is no bug of ours
+        raise FlafkaError(str(e)) from None
     except KeyboardInterrupt:
         shutil.rmtree(home, ignore_errors=True)
         sys.exit(130)
@@ -119,7 +121,6 @@ def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> 
 
 def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> DemoResult:
     with ExitStack() as stack:
-        stack.enter_context(_plainly())
         ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark", *(["yarn"] if on_yarn else ()))
         began = time.monotonic()
         run = _Run(home, runner, on_yarn=on_yarn)
@@ -352,15 +353,6 @@ def _samples(reader: HdfsReader, rows: dict[str, dict[str, bytes]], solr: str) -
     for id, document in solr_documents(solr, query).items():
         yield f"Solr  select?q={query}  {id}", f"{document['level_s']} {document['logger_s']} {document['body_t']}"
         break
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """A server that cannot be had is no bug of ours."""
-    try:
-        yield
-    except ServiceError as error:
-        raise FlafkaError(str(error)) from None
 
 
 @contextmanager
