@@ -22,7 +22,7 @@ from agent.runner.changes import Changes, Unit, after_failure, between, describe
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
-from agent.runner.figures import drained_by, figures_of
+from agent.runner.figures import drained_by, show_figures
 from agent.runner.imported import import_libraries
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.overflow import OverflowingChannel
@@ -143,8 +143,7 @@ class Agent:
         """Show the parts that there are now: in the metrics, on the page, and to the watch of Kafka's brokers."""
         spec = self.spec
         self.registry.clear()
-        for figures in figures_of(spec, self.sources, self.channels.values(), self.sinks, self.spark):
-            self.registry.add(*figures)
+        show_figures(self.registry, spec, self.sources, self.channels.values(), self.sinks, self.spark)
         drained = drained_by(spec, self.sinks, self.spark)
         self.watch = KafkaWatch({name: c.channel for name, c in self.channels.items()}, drained)
         followed = {source.spec.name: source.source.followed for source in self.sources}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from agent.graph import metrics_of_interceptor, route_of
+from agent.monitoring.registry import Registry
 from agent.runner.changes import on_spark
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
@@ -15,46 +15,37 @@ from agent.topology import AgentSpec, SinkSpec, SourceSpec
 from plugins import Metrics
 
 
-class Figures(NamedTuple):
-    """Those of one, as `Registry.add` takes them."""
-
-    kind: str
-    name: str
-    metrics: Metrics
-    counters: tuple[str, ...] = ()
-    """Names that it has besides those of its kind."""
-
-
-def figures_of(
+def show_figures(
+    registry: Registry,
     spec: AgentSpec,
     sources: Iterable[SourceRunner],
     channels: Iterable[ChannelRunner],
     sinks: Iterable[SinkRunner],
     spark: SparkRunner | None,
-) -> Iterator[Figures]:
-    """All of them, in the order in which they are shown. `spark` runs the sinks that `sinks` have not."""
+) -> None:
+    """Show the figures of all parts, sources first. `spark` runs the sinks that `sinks` have not."""
 
-    def intercepting(owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]) -> Figures:
-        return Figures("INTERCEPTOR", metrics_of_interceptor(spec, owner, name), metrics, counters)
+    def intercepting(owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]) -> None:
+        registry.add("INTERCEPTOR", metrics_of_interceptor(spec, owner, name), metrics, counters)
 
     for source in sources:
-        yield Figures("SOURCE", source.spec.name, source.metrics, source.source.counters)
+        registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
         for one in source.interceptors:
-            yield intercepting(source.spec, one.name, one.metrics, one.counters)
+            intercepting(source.spec, one.name, one.metrics, one.counters)
         for channel_name, metrics in source.routed.items():
-            yield Figures("ROUTE", route_of(source.spec, channel_name), metrics)
+            registry.add("ROUTE", route_of(source.spec, channel_name), metrics)
     for channel in channels:
-        yield Figures("CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters))
+        registry.add("CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters))
     for delivery in (member.delivery for runner in sinks for member in runner.members):
-        yield Figures("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
+        registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
         for one in delivery.interceptors:
-            yield intercepting(delivery.spec, one.name, one.metrics, one.counters)
+            intercepting(delivery.spec, one.name, one.metrics, one.counters)
     if spark is not None:
         for sink in on_spark(spec):
-            yield Figures("SINK", sink.name, spark.metrics[sink.name], sink.cls.counters)
+            registry.add("SINK", sink.name, spark.metrics[sink.name], sink.cls.counters)
             for interceptor in sink.interceptors:
                 if (counted := spark.interceptors.get((sink.name, interceptor.name))) is not None:
-                    yield intercepting(sink, interceptor.name, counted, interceptor.cls.counters)
+                    intercepting(sink, interceptor.name, counted, interceptor.cls.counters)
 
 
 def drained_by(
