@@ -13,7 +13,7 @@ import pytest
 from agent.options import AgentOptions
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.moving import CommitLogMove
-from agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, SummingEvents
+from agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, merge_events
 from agent.runner.spark.query import Query, most_records, read_topic
 from agent.testing import session
 from agent.topology import ComponentSpec, Tolerance
@@ -61,12 +61,11 @@ def test_a_task_hands_over_what_interceptors_reject() -> None:
 
 
 def test_events_of_a_micro_batch_count_once_and_are_forgotten_later() -> None:
-    summing = SummingEvents()
-    made = summing.addInPlace({}, {("q", 1): {(0, 5): 3}})
-    made = summing.addInPlace(made, {("q", 1): {(1, 0): 4}})
-    made = summing.addInPlace(made, {("q", 1): {(0, 5): 3}, ("other", 0): {(0, 5): 3}})  # a task that ran again
+    made = merge_events({}, {("q", 1): {(0, 5): 3}})
+    made = merge_events(made, {("q", 1): {(1, 0): 4}})
+    made = merge_events(made, {("q", 1): {(0, 5): 3}, ("other", 0): {(0, 5): 3}})  # a task that ran again
     assert made == {("q", 1): {(0, 5): 3, (1, 0): 4}, ("other", 0): {(0, 5): 3}}
-    made = summing.addInPlace(made, {("q", 1 + KEPT_MICRO_BATCHES): {(0, 8): 1}})
+    made = merge_events(made, {("q", 1 + KEPT_MICRO_BATCHES): {(0, 8): 1}})
     assert made == {("q", 1 + KEPT_MICRO_BATCHES): {(0, 8): 1}, ("other", 0): {(0, 5): 3}}
 
 

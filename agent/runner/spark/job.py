@@ -16,7 +16,7 @@ from agent.audit.publishing import Tallies, audit_of
 from agent.audit.sums import Sum
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of, letters_of_records
-from agent.runner.deadletters.notices import Causes, Heard, both
+from agent.runner.deadletters.notices import Causes, Heard
 from agent.runner.delivery import Delivery, Range, Ranges, by_id, intercepted, opened
 from agent.topology import ChannelSpec, SinkSpec
 from plugins import (
@@ -173,48 +173,36 @@ def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
 
 
 class Summing:
-    """Adds InterceptorCounts up, as Spark's accumulators ask for it."""
+    """Parameter of one of Spark's accumulators: adds dicts up with a function."""
 
-    def zero(self, value: InterceptorCounts) -> InterceptorCounts:
-        """Nothing."""
+    def __init__(self, add: Callable[[Any, Any], Any]) -> None:
+        self.addInPlace = add
+
+    def zero(self, value: object) -> dict[Any, Any]:
+        """Return the value before anything is added."""
         return {}
 
-    def addInPlace(self, one: InterceptorCounts, other: InterceptorCounts) -> InterceptorCounts:
-        """Both; of failures the later one."""
-        summed = dict(one)
-        for name, (counts, error) in other.items():
-            before, failure = one.get(name, ({}, ""))
-            both = {count: before.get(count, 0) + counts.get(count, 0) for count in {**before, **counts}}
-            summed[name] = both, error or failure
-        return summed
+
+def sum_counts(one: InterceptorCounts, other: InterceptorCounts) -> InterceptorCounts:
+    """Add up; of two failures the later one stays."""
+    summed = dict(one)
+    for name, (counts, error) in other.items():
+        before, failure = one.get(name, ({}, ""))
+        both = {count: before.get(count, 0) + counts.get(count, 0) for count in {**before, **counts}}
+        summed[name] = both, error or failure
+    return summed
 
 
-class SummingCauses:
-    """Adds up what became dead letters."""
+def merge_events(one: MicroBatches, other: MicroBatches) -> MicroBatches:
+    """Return the numbers of both, but of no more than the latest micro-batches of each query.
 
-    def zero(self, value: Causes) -> Causes:
-        """Nothing."""
-        return {}
-
-    def addInPlace(self, one: Causes, other: Causes) -> Causes:
-        """Both."""
-        return both(one, other)
-
-
-class SummingEvents:
-    """Merges MicroBatches. A task that ran twice, and a topic that a join reads twice, count once."""
-
-    def zero(self, value: MicroBatches) -> MicroBatches:
-        """Return no numbers."""
-        return {}
-
-    def addInPlace(self, one: MicroBatches, other: MicroBatches) -> MicroBatches:
-        """Return the numbers of both, but of no more than the latest micro-batches of each query."""
-        merged = dict(one)
-        for key, events in other.items():
-            merged[key] = {**merged.get(key, {}), **events}
-        latest = dict(sorted(merged))
-        return {(query, n): own for (query, n), own in merged.items() if n > latest[query] - KEPT_MICRO_BATCHES}
+    A task that ran twice, and a topic that a join reads twice, count once.
+    """
+    merged = dict(one)
+    for key, events in other.items():
+        merged[key] = {**merged.get(key, {}), **events}
+    latest = dict(sorted(merged))
+    return {(query, n): own for (query, n), own in merged.items() if n > latest[query] - KEPT_MICRO_BATCHES}
 
 
 def _micro_batch() -> tuple[str, int]:

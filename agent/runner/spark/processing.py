@@ -14,18 +14,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from agent.monitoring.latency import BATCH
-from agent.runner.deadletters.notices import Causes
+from agent.runner.deadletters.notices import Causes, both
 from agent.runner.delivery import intercepted, opened
 from agent.runner.spark import failures
-from agent.runner.spark.job import (
-    EventsTask,
-    InterceptorCounts,
-    Job,
-    SinkJob,
-    Summing,
-    SummingCauses,
-    SummingEvents,
-)
+from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing, merge_events, sum_counts
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
 from agent.runner.spark.query import Clock, most_records, read_topic
 from agent.runner.spark.sample import stream_of, write_micro_batch
@@ -148,9 +140,9 @@ class Processing:
         self._begun = {claim.partition for claim, end in positions.items() if end is not None}
         starts = {claim.partition: None if preview else end for claim, end in positions.items()}
         template = next(iter(self.claims.values()))._replace(epoch=0)
-        self._counted = spark.sparkContext.accumulator({}, Summing())
-        self._rejected = spark.sparkContext.accumulator({}, SummingCauses())
-        self._made = spark.sparkContext.accumulator({}, SummingEvents())
+        self._counted = spark.sparkContext.accumulator({}, Summing(sum_counts))
+        self._rejected = spark.sparkContext.accumulator({}, Summing(both))
+        self._made = spark.sparkContext.accumulator({}, Summing(merge_events))
         task = EventsTask(
             self.agent,
             self.job,
