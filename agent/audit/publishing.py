@@ -128,7 +128,7 @@ def _chain(claim: PartitionClaim) -> str:
 
 
 class Tallies:
-    """Sums by minute of the events that a delivery has taken and not committed; a `DeliveryListener` of it."""
+    """Sums by minute of the events that a delivery has taken and not committed."""
 
     def __init__(self, audit: Audit | None = None) -> None:
         self._audit, self._by = audit, uuid.uuid4().hex[:8]

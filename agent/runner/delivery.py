@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
+from agent.audit.publishing import Tallies
 from agent.monitoring.latency import took
 from agent.monitoring.taps import Taps, TapSubscriber
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
@@ -88,16 +89,6 @@ class Ranges(dict[int, Range]):
         return {partition: pending.start for partition, pending in self.items() if pending.start is not None}
 
 
-class DeliveryListener(Protocol):
-    """Hears what becomes of the events of a delivery. The audit does."""
-
-    def taken(self, claim: PartitionClaim, taken: Taken) -> None:
-        """These come next."""
-
-    def dropped(self, partitions: Collection[int]) -> None:
-        """What was taken of these partitions is committed, or another's, or will be taken again."""
-
-
 class Delivery:
     """One sink with its interceptors and what it rejects. Used by one thread."""
 
@@ -107,10 +98,13 @@ class Delivery:
         letters: DeadLetters,
         ranges: Ranges,
         stopping: threading.Event,
-        listeners: Sequence[DeliveryListener] = (),
+        tallies: Tallies | None = None,
     ) -> None:
-        """`ranges` is what was taken, shared by the sinks of a group; `stopping` is what the components look at."""
-        self.spec, self.path, self.ranges, self.listeners = spec, spec.path, ranges, listeners
+        """`ranges` is what was taken, shared by the sinks of a group; `stopping` is what the components look at.
+
+        `tallies`, if the channel is audited, get what is taken and not committed.
+        """
+        self.spec, self.path, self.ranges, self._tallies = spec, spec.path, ranges, tallies
         self.log = logging.getLogger(self.path)
         self.sink: Sink = spec.make()
         self.sink.member = self.path
@@ -155,16 +149,13 @@ class Delivery:
         if pending is None:  # a straggler of a partition that has gone
             return
         pending.extend(taken)
-        for listener in self.listeners:
-            listener.taken(pending.claim, taken)
+        if self._tallies is not None:
+            self._tallies.taken(pending.claim, taken)
         if taken.undecodable:
             self.rejections.offered(len(taken.undecodable))
             self.rejections.add(letters_of_records(self.path, pending.claim, taken))
-        tapped = self.taps.listeners
         rejected: dict[EventId, str] = {}
-        batch = intercepted(taken.batch, self.interceptors, tapped, by_id(rejected))
-        for one in tapped:
-            one.passed(batch)
+        batch = intercepted(taken.batch, self.interceptors, self.taps.listeners, by_id(rejected))
         self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch) - len(rejected))
         if rejected:
             self.rejections.offered(len(rejected))
@@ -289,8 +280,8 @@ class Delivery:
         self._written, self._written_bytes, self._strayed = 0, 0, False
 
     def _tell_dropped(self, partitions: Collection[int]) -> None:
-        for listener in self.listeners:
-            listener.dropped(partitions)
+        if self._tallies is not None:
+            self._tallies.dropped(partitions)
 
 
 @contextlib.contextmanager
@@ -334,6 +325,8 @@ def intercepted(
             interceptor.metrics.add("EventFilteredCount", dropped)
         for listener in listeners:
             listener.intercepted(number, before, batch)
+    for listener in listeners:
+        listener.passed(batch)
     return batch
 
 

@@ -71,10 +71,9 @@ class SinkRunner:
         """Set when no more events are to come: whatever is taken then is delivered without waiting for more."""
         self.ranges = Ranges()
         tallies = Tallies(channel.audit) if channel.audit is not None else None
-        listeners = [tallies] if tallies is not None else []
         longest = LONGEST_WAIT_SECONDS if group is None else ROUND_SECONDS
         self.members = tuple(
-            Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
+            Member(Delivery(spec, letters, self.ranges, self.stopping, tallies), longest) for spec in sinks
         )
         if not isinstance(channel.channel, KafkaBackedChannel):  # the watch asks the brokers for that of the others
             held = Held(channel.metrics)

@@ -181,11 +181,9 @@ class SourceRunner(Worker):
         while True:
             try:
                 if kept is None:
-                    tapped = self.taps.listeners
                     rejected.clear()  # by interceptors of which a later one failed
-                    left = intercepted(batch, self.interceptors, tapped, functools.partial(self._reject, rejected))
-                    for one in tapped:
-                        one.passed(left)
+                    reject = functools.partial(self._reject, rejected)
+                    left = intercepted(batch, self.interceptors, self.taps.listeners, reject)
                     kept, filtered = left, len(batch) - len(left) - len(rejected)
                 if rejected:
                     self._letters().put(rejected)

@@ -138,7 +138,7 @@ class PartitionTask(_Task):
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
         audited = audit_of(channel, self.options) is not None
         tallies, ranges = Tallies(), Ranges()
-        delivery = Delivery(spec, letters, ranges, threading.Event(), [tallies] if audited else [])
+        delivery = Delivery(spec, letters, ranges, threading.Event(), tallies if audited else None)
         try:
             delivery.open()
             for claim, taken in self.taken(batches, channel):
