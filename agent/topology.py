@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -190,6 +190,14 @@ class AgentSpec:
         """Those of one component, by option."""
         start = f"{path}."
         return {key.removeprefix(start): value for key, value in self.shown.items() if key.startswith(start)}
+
+    def components(self) -> Iterator[ComponentSpec]:
+        """Yield every component: channels, then sources and sinks, each before its interceptors."""
+        yield from self.channels
+        ends: tuple[SourceSpec | SinkSpec, ...] = (*self.sources, *self.sinks)
+        for end in ends:
+            yield end
+            yield from end.interceptors
 
     def channel(self, name: str) -> ChannelSpec:
         """The channel of that name."""

@@ -24,7 +24,7 @@ from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
 from agent.config.kafka import share_brokers
 from agent.graph import graph_of, ways
-from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
+from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
 from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import TopicMissing, stream_client, unreachable
@@ -99,7 +99,7 @@ def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diag
     Ports and directories of the processes `running`, which run this configuration, are free.
     """
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
-    waiting = list(components_of(spec))
+    waiting = list(spec.components())
     for component in waiting:
         threading.Thread(target=lambda c=component: answers.put((c, _ask(c, spec))), daemon=True).start()
     found = _probe_monitoring(spec, running)
@@ -180,15 +180,6 @@ def _own(sentence: str, running: Sequence[int]) -> bool:
     if isinstance(sentence, PortTaken):
         return any(held_by(pid, sentence) for pid in running)
     return any(f"another process ({pid})" in sentence for pid in running)
-
-
-def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:
-    """Every component, interceptors included."""
-    yield from spec.channels
-    ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
-    for end in ends:
-        yield end
-        yield from end.interceptors
 
 
 def _created(spec: AgentSpec, component: ComponentSpec) -> set[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import encodings.idna
 import importlib.util
-from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy.ma
 import uvicorn.lifespan.off
 import uvicorn.loops.asyncio
 import uvicorn.protocols.http.h11_impl
 
-from agent.topology import AgentSpec, ComponentSpec
+from agent.topology import AgentSpec
 from plugins import FlafkaError
 from plugins.component import require
 from plugins.errors import ANY_FAILURE
@@ -35,21 +35,14 @@ def import_libraries(spec: AgentSpec) -> None:
 
     A library that is not installed is left to the component. Raises FlafkaError where an import fails otherwise.
     """
-    for one in _components(spec):
+    here = replace(spec, sinks=tuple(sink for sink in spec.sinks if sink.runner == "local"))
+    for one in here.components():
         for module, extra in one.cls.libraries_for(one.config).items():
             try:
                 if _is_installed(module):
                     require(module, extra)
             except ANY_FAILURE as e:
                 raise FlafkaError(f"{one.path}: {module} cannot be imported: {type(e).__name__}: {e}") from e
-
-
-def _components(spec: AgentSpec) -> Iterator[ComponentSpec]:
-    owners: Iterable[ComponentSpec] = (*spec.sources, *(one for one in spec.sinks if one.runner == "local"))
-    yield from spec.channels
-    for owner in owners:
-        yield owner
-        yield from getattr(owner, "interceptors", ())
 
 
 def _is_installed(module: str) -> bool:
