@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from agent.runner.deadletters.letters import dead_letters_of
@@ -72,16 +72,7 @@ class Trace:
             "headers": event.headers if event is not None else None,
             "body": base64.b64encode(event.body).decode() if event is not None else None,
             "sources": list(self.sources),
-            "sinks": [
-                {
-                    "sink": one.sink,
-                    "type": one.type,
-                    "state": one.state,
-                    "why": one.why or None,
-                    "places": list(one.places),
-                }
-                for one in self.sinks
-            ],
+            "sinks": [{**asdict(one), "why": one.why or None} for one in self.sinks],
             "dead_letters": [
                 {"component": one.component, "time": one.time, "reason": one.reason, "replayed": one.replayed}
                 for one in self.letters

@@ -12,9 +12,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -120,7 +121,7 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
         code = 0 if agent.stop() and not stuck else 1
         agent.ended.uninstall()
         if agent.hangs():  # Python would wait for the threads of sinks until their stores answer
-            _end_without_waiting(code)
+            _end(code, logging.shutdown)
         return code
 
 
@@ -188,17 +189,13 @@ def _end_at_once(agent: Agent, signals: socket.socket, asked: bool) -> None:
         return
     if not number:
         return
-    words = (signal.Signals(number).name, agent.left_undone())
-    saying = threading.Thread(
-        target=log.warning, args=("%s came again, the agent ends at once. Left undone: %s", *words), daemon=True
-    )
-    saying.start()
-    saying.join(TELL_SECONDS)
-    os._exit(128 + number)
+    text = "%s came again, the agent ends at once. Left undone: %s"
+    _end(128 + number, partial(log.warning, text, signal.Signals(number).name, agent.left_undone()))
 
 
-def _end_without_waiting(code: int) -> None:
-    saying = threading.Thread(target=logging.shutdown, daemon=True)
+def _end(code: int, say: Callable[[], None]) -> None:
+    """End the process at once, though not before the log has taken what there is to say, or takes too long."""
+    saying = threading.Thread(target=say, daemon=True)
     saying.start()
     saying.join(TELL_SECONDS)
     os._exit(code)

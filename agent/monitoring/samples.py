@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from agent.graph import Graph, graph_of
 from agent.monitoring.taps import Point, Seen, Taps, TapSubscriber, find, points
-from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
+from agent.topology import AgentSpec, SinkSpec, SourceSpec
 from plugins import Event, Interceptor
 
 MOST_EVENTS = 50
@@ -131,7 +131,9 @@ def hidden(graph: Graph, spec: AgentSpec) -> dict[str, str]:
     That is what stands before such an interceptor on any way, and what gets the same events by a way without one.
     """
     ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
-    masks = {end.path: [one.name for one in end.interceptors if _hides(one)] for end in ends}
+    masks = {
+        end.path: [i.name for i in end.interceptors if issubclass(i.cls, Interceptor) and i.cls.hides] for end in ends
+    }
     ways: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
     for edge in graph.edges:
         ways[edge.start].append(edge.end)
@@ -147,10 +149,6 @@ def hidden(graph: Graph, spec: AgentSpec) -> dict[str, str]:
                 found[end] = found[start]
                 waiting.append(end)
     return {path: _sentence(spec, path, mask) for path, mask in found.items()}
-
-
-def _hides(interceptor: ComponentSpec) -> bool:
-    return issubclass(interceptor.cls, Interceptor) and interceptor.cls.hides
 
 
 def _behind(start: str, ways: Mapping[str, list[str]]) -> list[str]:

@@ -60,19 +60,15 @@ def hadoop_configuration() -> HadoopConfiguration:
             raise FlafkaError(f"{variable} = {directory} is not a directory")
     directories = tuple(dict.fromkeys(named.values()))
     properties: dict[str, str] = {}
-    for directory in reversed(directories):  # as on a class path, the first one counts
-        for file in _FILES:
-            properties.update(_read(directory / file))
+    try:
+        for directory in reversed(directories):  # as on a class path, the first one counts
+            for file in filter(Path.exists, (directory / name for name in _FILES)):
+                properties.update(read_properties(file))
+    except ValueError as e:
+        raise FlafkaError(str(e)) from None
     if not any((directory / "yarn-site.xml").exists() for directory in directories):
         raise FlafkaError(f"{' and '.join(map(str, directories))} has no yarn-site.xml, which says where YARN is")
     return HadoopConfiguration(directories, properties)
-
-
-def _read(file: Path) -> dict[str, str]:
-    try:
-        return read_properties(file) if file.exists() else {}
-    except ValueError as e:
-        raise FlafkaError(str(e)) from None
 
 
 def _pair(address: str, port: int) -> tuple[str, int]:

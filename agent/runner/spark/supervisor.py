@@ -81,7 +81,9 @@ class SparkRunner:
             self._said = ""
             retries.begin()
             try:
-                code = self._run_once()
+                # Spark and PySpark leave files behind when they are killed, and so may the sinks: all are in here.
+                with workplace() as directory:
+                    code = self._run_in(directory)
             except ANY_FAILURE as e:  # such as too many open files: it is no end of this thread
                 self._said = f"the Spark driver cannot be started: {told(e)}"
                 code = 1
@@ -96,11 +98,6 @@ class SparkRunner:
                 return
             for metrics in self.metrics.values():
                 metrics.add("DriverRestartCount")
-
-    def _run_once(self) -> int:
-        # Spark and PySpark leave files behind when they are killed, and so may the sinks: all of them are in here.
-        with workplace() as directory:
-            return self._run_in(directory)
 
     def _run_in(self, directory: str) -> int:
         process = self.process = subprocess.Popen(
