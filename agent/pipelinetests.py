@@ -43,10 +43,6 @@ PATTERN_KEYS = {
 """Of an expected event; what sinks tell may be named as well."""
 
 
-class Mistaken(FlafkaError):
-    """The file is no test; the text says where."""
-
-
 @dataclass(frozen=True)
 class PipelineTestResult:
     """One test."""
@@ -58,16 +54,16 @@ class PipelineTestResult:
 
 
 def tests_of(file: Path) -> Iterator[PipelineTestResult]:
-    """The results of a file's tests. Raises Mistaken, and what a configuration in which errors are does."""
+    """Yield the results of a file's tests. Raises FlafkaError, which says where, if the file is no test."""
     said = _read(file)
     _known(said, FILE_KEYS, str(file))
     configuration = file.parent / str(said.get("configuration", file.name.removesuffix(SUFFIX) + ".conf"))
     spec, found = load(configuration, said.get("agent"), components=Components())
     if spec is None:
-        raise Mistaken("; ".join(str(one) for one in found if one.severity == "error"))
+        raise FlafkaError("; ".join(str(one) for one in found if one.severity == "error"))
     tests = said.get("test", [])
     if not tests:
-        raise Mistaken(f"{file}: it has no [[test]]")
+        raise FlafkaError(f"{file}: it has no [[test]]")
     for number, test in enumerate(tests, 1):
         name = str(test.get("name", f"test {number}"))
         yield PipelineTestResult(str(file), name, tuple(_differences(spec, test, f"{file}: {name}", file.parent)))
@@ -77,43 +73,43 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as e:
-        raise Mistaken(f"{file} cannot be read: {e.strerror}") from e
+        raise FlafkaError(f"{file} cannot be read: {e.strerror}") from e
     except ValueError as e:
-        raise Mistaken(f"{file} is no TOML: {e}") from e
+        raise FlafkaError(f"{file} is no TOML: {e}") from e
 
 
 _KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table", datetime: "a time with its zone"}
 
 
 def _known(said: Mapping[str, Any], keys: Mapping[str, Any], where: str, *, more: bool = False) -> None:
-    """Raises Mistaken for what is none of these keys, but for `more`, or of another kind."""
+    """Raise FlafkaError for what is none of these keys, but for `more`, or of another kind."""
     for key, value in said.items():
         kind = keys.get(key)
         if kind is None:
             if more:
                 continue
-            raise Mistaken(f"{where}: unknown key {key!r}{suggestion(key, [*keys])}")
+            raise FlafkaError(f"{where}: unknown key {key!r}{suggestion(key, [*keys])}")
         if kind is TABLES:
             if not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
-                raise Mistaken(f"{where}: {key} must be a list of tables")
+                raise FlafkaError(f"{where}: {key} must be a list of tables")
         elif not isinstance(value, kind) or (kind is datetime and value.tzinfo is None):
-            raise Mistaken(f"{where}: {key} must be {_KINDS[kind]}")
+            raise FlafkaError(f"{where}: {key} must be {_KINDS[kind]}")
     if "body_base64" in said:
         try:
             base64.b64decode(said["body_base64"], validate=True)
         except ValueError as e:
-            raise Mistaken(f"{where}: body_base64: {e}") from e
+            raise FlafkaError(f"{where}: body_base64: {e}") from e
 
 
 def _patterns(expected: Mapping[str, Any], where: str) -> None:
-    """Raises Mistaken for patterns that cannot be compared."""
+    """Raise FlafkaError for patterns that cannot be compared."""
     for one in (expected.get("each", {}), *expected.get("event", [])):
         _known(one, PATTERN_KEYS, where, more=True)
         for regex in (one.get("body_matches", ""), one.get("rejected", ""), *one.get("headers_match", {}).values()):
             try:
                 re.compile(str(regex))
             except re.error as e:
-                raise Mistaken(f"{where}: {regex!r} is no regular expression: {e}") from e
+                raise FlafkaError(f"{where}: {regex!r} is no regular expression: {e}") from e
 
 
 def _differences(spec: AgentSpec, test: Mapping[str, Any], where: str, directory: Path) -> Iterator[str]:
@@ -124,13 +120,13 @@ def _differences(spec: AgentSpec, test: Mapping[str, Any], where: str, directory
     outcomes = run(spec, source, list(_events(test, where, directory)), millis)
     expected = test.get("expect", [])
     if not expected:
-        raise Mistaken(f"{where}: it expects nothing: [[test.expect]]")
+        raise FlafkaError(f"{where}: it expects nothing: [[test.expect]]")
     for one in expected:
         _known(one, EXPECT_KEYS, where)
         _patterns(one, where)
         at = str(one.get("at", ""))
         if at not in outcomes:
-            raise Mistaken(f"{where}: at = {at!r} is none of {', '.join(outcomes)}{suggestion(at, [*outcomes])}")
+            raise FlafkaError(f"{where}: at = {at!r} is none of {', '.join(outcomes)}{suggestion(at, [*outcomes])}")
         yield from _compared(one, outcomes, at)
 
 
@@ -145,7 +141,7 @@ def _events(test: Mapping[str, Any], where: str, directory: Path) -> Iterator[Ev
         try:
             text = (directory / str(test["file"])).read_bytes()
         except OSError as e:
-            raise Mistaken(f"{where}: {e.filename} cannot be read: {e.strerror}") from e
+            raise FlafkaError(f"{where}: {e.filename} cannot be read: {e.strerror}") from e
         yield from (Event(line) for line in text.splitlines())
 
 
@@ -177,28 +173,13 @@ def _listed(came: Sequence[PipelineOutput]) -> str:
 
 
 def _against(pattern: Mapping[str, Any], outcome: PipelineOutput) -> Iterator[str]:
-    event, told = outcome.event, outcome.told
-    body, headers = _body(pattern), pattern.get("headers", {})
-    if body is not None and body != event.body:
-        yield _apart("the body", _text(body), _text(event.body))
-    text = event.body.decode(errors="backslashreplace")
-    if "body_matches" in pattern and not re.search(str(pattern["body_matches"]), text):
-        yield _apart("the body", f"what matches {pattern['body_matches']!r}", _text(event.body))
-    for name, value in headers.items():
-        if event.headers.get(name) != str(value):
-            yield _apart(f"header {name}", repr(str(value)), _of(event.headers, name))
-    for name, regex in pattern.get("headers_match", {}).items():
-        if name not in event.headers or not re.search(str(regex), event.headers[name]):
-            yield _apart(f"header {name}", f"what matches {regex!r}", _of(event.headers, name))
-    for name in pattern.get("without", []):
-        if name in event.headers:
-            yield _apart(f"header {name}", "none", _of(event.headers, name))
+    told = outcome.told
+    yield from _against_event(pattern, outcome.event)
     if "rejected" in told and "rejected" not in pattern and pattern:
         yield f"the sink rejects it: {told['rejected']}"
         return
-    for word, value in pattern.items():
-        if word in PATTERN_KEYS:
-            continue
+    for word in (one for one in pattern if one not in PATTERN_KEYS):
+        value = pattern[word]
         if word not in told:
             words = ", ".join(told) or "nothing"
             yield f"{word}: nobody tells it here; what is told: {words}{suggestion(word, [*told, *PATTERN_KEYS])}"
@@ -207,6 +188,21 @@ def _against(pattern: Mapping[str, Any], outcome: PipelineOutput) -> Iterator[st
                 yield _apart(word, f"what matches {value!r}", repr(told[word]))
         elif not _holds(value, told[word]):
             yield _apart(word, json.dumps(value, ensure_ascii=False), json.dumps(told[word], ensure_ascii=False))
+
+
+def _against_event(pattern: Mapping[str, Any], event: Event) -> Iterator[str]:
+    text, headers, body = event.body.decode(errors="backslashreplace"), event.headers, _body(pattern)
+    if body is not None and body != event.body:
+        yield _apart("the body", _text(body), repr(text))
+    if "body_matches" in pattern and not re.search(str(pattern["body_matches"]), text):
+        yield _apart("the body", f"what matches {pattern['body_matches']!r}", repr(text))
+    wrong = [(name, repr(str(v))) for name, v in pattern.get("headers", {}).items() if headers.get(name) != str(v)]
+    for name, regex in pattern.get("headers_match", {}).items():
+        if name not in headers or not re.search(str(regex), headers[name]):
+            wrong.append((name, f"what matches {regex!r}"))
+    wrong += ((name, "none") for name in pattern.get("without", []) if name in headers)
+    for name, expected in wrong:
+        yield _apart(f"header {name}", expected, repr(headers[name]) if name in headers else "none")
 
 
 def _holds(expected: Any, found: Any) -> bool:
@@ -218,10 +214,6 @@ def _holds(expected: Any, found: Any) -> bool:
 
 def _apart(what: str, expected: str, got: str) -> str:
     return f"{what}\n      expected {expected}\n      got      {got}"
-
-
-def _of(headers: Mapping[str, str], name: str) -> str:
-    return repr(headers[name]) if name in headers else "none"
 
 
 def _text(body: bytes) -> str:

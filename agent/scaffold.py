@@ -15,10 +15,6 @@ KINDS = ("agent", *COMPONENTS, "processor")
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
-class Unusable(FlafkaError):
-    """No such thing can be made; the text says why."""
-
-
 def _package(kind: str) -> str:
     return "plugins.templates" if kind in COMPONENTS else "agent.templates"
 
@@ -34,7 +30,7 @@ def for_java(kind: str, java_class: str) -> str:
 
 
 def files(kind: str, name: str, directory: Path) -> dict[str, str]:
-    """What stands in a new directory, by the files' names. Raises Unusable."""
+    """What stands in a new directory, by the files' names. Raises FlafkaError for a name that cannot be used."""
     if kind == "agent":
         return {"agent.conf": _filled(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
     module = _module(kind, name)
@@ -55,16 +51,16 @@ def _filled(text: str, name: str, directory: Path) -> str:
 
 def _module(kind: str, name: str) -> str:
     if not NAME.fullmatch(name):
-        raise Unusable(f"{name!r} is no name for a {kind}: write lower-case letters and digits, as in my-{kind}")
+        raise FlafkaError(f"{name!r} is no name for a {kind}: write lower-case letters and digits, as in my-{kind}")
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or importlib.util.find_spec(module) is not None:
-        raise Unusable(f"there is a Python module {module} already: choose another name")
+        raise FlafkaError(f"there is a Python module {module} already: choose another name")
     if kind in COMPONENTS:
         try:
             Components().get(kind, name)
         except UnknownType:
             return module
-        raise Unusable(f"there is a {kind} of the type {name} already: choose another name")
+        raise FlafkaError(f"there is a {kind} of the type {name} already: choose another name")
     return module
 
 
