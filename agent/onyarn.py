@@ -83,8 +83,8 @@ def wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     return resourcemanager.wrong_with_yarn(options)
 
 
-def described(options: AgentOptions) -> str:
+def described() -> str:
     """Ask for version and size: `YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty without an answer."""
     from agent.yarn import resourcemanager
 
-    return resourcemanager.told_of_yarn(options)
+    return resourcemanager.told_of_yarn()

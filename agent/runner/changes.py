@@ -89,7 +89,6 @@ def described(spec: AgentSpec) -> Described:
 class Changes:
     """What has to stop, and what has to start."""
 
-    old: AgentSpec
     new: AgentSpec
     channels: frozenset[str]
     """Names of those that end, begin or change; the same for `sources`, and by path for `units`."""
@@ -127,7 +126,7 @@ def between(old: Described, new: Described) -> Changes:
         units |= {unit.path for unit in units_of(one) if unit.channel in channels}
     drained = {sink.channel for one in (old.spec, new.spec) for sink in on_spark(one)}
     return Changes(
-        *(old.spec, new.spec, frozenset(channels), frozenset(sources), frozenset(units)),
+        *(new.spec, frozenset(channels), frozenset(sources), frozenset(units)),
         spark=old.spark != new.spark or bool(drained & channels),
         server=old.server != new.server,
     )
@@ -136,7 +135,7 @@ def between(old: Described, new: Described) -> Changes:
 def everything(new: Described) -> Changes:
     """Return the changes with which an agent starts: every part begins."""
     return Changes(
-        *(new.spec, new.spec, frozenset(new.channels), frozenset(new.sources), frozenset(new.units)),
+        *(new.spec, frozenset(new.channels), frozenset(new.sources), frozenset(new.units)),
         spark=new.spark is not None,
         server=True,
     )

@@ -159,7 +159,7 @@ class Delivery:
         self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch) - len(rejected))
         if rejected:
             self.rejections.offered(len(rejected))
-            self.rejections.add(letters_of(self.path, pending.claim, rejected, [taken]))
+            self.rejections.add(letters_of(self.path, pending.claim, rejected, taken))
         if not len(batch):
             return
         self.metrics.add("EventDrainAttemptCount", len(batch))
@@ -194,7 +194,7 @@ class Delivery:
         for claim, taken in reversed(held):  # they are most often among the latest, and much may be held
             if found >= rejected.reasons.keys():
                 break
-            parts.append(letters_of(self.path, claim, rejected.reasons, [taken]))
+            parts.append(letters_of(self.path, claim, rejected.reasons, taken))
             if (pending := self.ranges.get(claim.partition)) is not None:
                 pending.events -= len(parts[-1])
             found |= {letter.id for letter in parts[-1]}

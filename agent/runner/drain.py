@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from agent.runner.delivery import Delivery
 from agent.runner.local.channels import ChannelRunner
@@ -46,18 +47,10 @@ class Drain:
                 continue
             if not isinstance(channel.channel, KafkaBackedChannel):
                 goals[channel.name, None] = Emptied(channel)
-            elif (channel.name, group) not in goals:
-                goals[channel.name, group] = Goal(
-                    channel,
-                    channel.channel,
-                    group,
-                    [
-                        delivery
-                        for delivery in local
-                        if (delivery.spec.channel, delivery.spec.group) == (channel.name, group)
-                    ],
-                    [one for one in remote if (one[0].channel, one[0].group) == (channel.name, group)],
-                )
+            elif (key := (channel.name, group)) not in goals:
+                here = [one for one in local if (one.spec.channel, one.spec.group) == key]
+                on_spark = [one for one in remote if (one[0].channel, one[0].group) == key]
+                goals[key] = Goal(channel, group, here, on_spark)
         for channel in channels.values():
             if isinstance(channel, OverflowingChannel):
                 goals[channel.overflow.name, None] = Emptied(channel.overflow)
@@ -124,14 +117,14 @@ class Goal:
     def __init__(
         self,
         channel: ChannelRunner,
-        stream: KafkaBackedChannel,
         group: str | None,
         local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
         until: Mapping[int, int] | None = None,
     ) -> None:
         """`until`: up to where it has to come, by partition; None: to the ends, as they are at the first look."""
-        self.channel, self._stream, self._group = channel, stream, group
+        self.channel, self._group = channel, group
+        self._stream = cast(KafkaBackedChannel, channel.channel)
         self._local, self._remote, self._until = local, remote, until
         self.moved = 0.0
         """When it was last seen to have come further, of `time.monotonic`."""

@@ -178,7 +178,7 @@ class Replay:
         )
         counted = runner.members[0].metrics
         try:
-            goal = Goal(channel, self.channel, self.sink.group, [runner.members[0].delivery], [], ends)
+            goal = Goal(channel, self.sink.group, [runner.members[0].delivery], [], ends)
 
             def over() -> bool:
                 tell(int(counted.get("EventDrainSuccessCount")))

@@ -81,7 +81,7 @@ def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
             yield from _wrong_with_python(where, queue, workers_python(options))
 
 
-def told_of_yarn(options: AgentOptions) -> str:
+def told_of_yarn() -> str:
     """`YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty where it does not tell."""
     try:
         hadoop = hadoop_configuration()

@@ -44,7 +44,7 @@ def taken() -> Taken:
 
 
 def names(path: str, claim: PartitionClaim, one: Taken) -> list[str]:
-    letters = letters_of(path, claim, dict.fromkeys(one.batch.ids(), "why"), [one])
+    letters = letters_of(path, claim, dict.fromkeys(one.batch.ids(), "why"), one)
     return [letter.name for letter in (*letters, *letters_of_records(path, claim, one))]
 
 
@@ -70,7 +70,7 @@ def test_another_delivery_makes_another_letter() -> None:
 
 def test_a_letter_kept_twice_is_read_once(tmp_path: Path) -> None:
     letters = FileDeadLetters(tmp_path / "a.c.deadletters.jsonl")
-    one, two = letters_of("a.sinks.k", CLAIM, dict.fromkeys(taken().batch.ids()[:2], "why"), [taken()])
+    one, two = letters_of("a.sinks.k", CLAIM, dict.fromkeys(taken().batch.ids()[:2], "why"), taken())
     letters.put([one])
     letters.put([one, two])
     letters.mark([one.name])

@@ -226,7 +226,7 @@ def found(**conf: str) -> list[str]:
 
 def test_all_is_well(pages: type[Pages]) -> None:
     assert found() == []
-    assert told_of_yarn(AgentOptions()) == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+    assert told_of_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
 
 
 def test_queues(pages: type[Pages]) -> None:
@@ -307,7 +307,7 @@ def test_of_two_resource_managers_the_active_one_is_asked(
             properties |= {f"yarn.resourcemanager.{name}.{id}": at for name in ("address", "webapp.address")}
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
         assert found() == []
-        assert told_of_yarn(AgentOptions()) == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+        assert told_of_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
         StandingBy.told["info"] = {"another": "program"}
         assert found() == []
         StandingBy.told["info"] = {"clusterInfo": {"haState": "STANDBY"}}
@@ -344,7 +344,7 @@ def test_answers_of_another_program_are_told_in_a_sentence(
     pages.told[page] = answer
     said = found()
     assert all(isinstance(one, Caution) for one in said), "no more is known of YARN than before"
-    assert told_of_yarn(AgentOptions()) == "" or page not in ("info", "metrics")
+    assert told_of_yarn() == "" or page not in ("info", "metrics")
 
 
 def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from agent.options import AgentOptions
@@ -89,7 +88,10 @@ class FileDeadLetters:
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Append, and sync."""
         known = {"configuration": self.configuration} if self.configuration else {}
-        self._append(_line(letter, known) for letter in letters)
+        self._append(
+            _json({**_fields(letter), **known, "body": base64.b64encode(letter.event.body).decode()})
+            for letter in letters
+        )
 
     def mark(self, letters: Iterable[str]) -> None:
         """Note, durably, that these dead letters were replayed. Raises Retry."""
@@ -203,22 +205,20 @@ def dead_letters_of(
     return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl", known)
 
 
-def letters_of(
-    path: str, claim: PartitionClaim, reasons: Mapping[EventId, str], held: Iterable[Taken]
-) -> list[DeadLetter]:
+def letters_of(path: str, claim: PartitionClaim, reasons: Mapping[EventId, str], taken: Taken) -> list[DeadLetter]:
     """Dead letters of the rejected events, with the bytes in which the channel held them."""
+    batch = taken.batch
+    ids = batch.ids()
+    rows = [row for row, id in enumerate(ids) if id in reasons]
+    if not rows:
+        return []
+    assert batch.origin is not None
+    arrivals = batch.origin.timestamps[rows].tolist()
     letters = []
-    for taken in held:
-        batch = taken.batch
-        ids = batch.ids()
-        rows = [row for row, id in enumerate(ids) if id in reasons]
-        if rows:
-            assert batch.origin is not None
-            arrivals = batch.origin.timestamps[rows].tolist()
-            for row, arrival, event in zip(rows, arrivals, Batch(batch.records.take(rows)), strict=True):
-                id = ids[row]
-                name = _name(path, claim, id, taken)
-                letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name, group=claim.group))
+    for row, arrival, event in zip(rows, arrivals, Batch(batch.records.take(rows)), strict=True):
+        id = ids[row]
+        name = _name(path, claim, id, taken)
+        letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name, group=claim.group))
     return letters
 
 
@@ -252,10 +252,6 @@ def check_version(version: object, place: str) -> None:
             f"{place} holds a dead letter of version {version}, and this agent reads version {VERSION}: deliver or "
             "replay it with the agent that wrote it"
         )
-
-
-def _line(letter: DeadLetter, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    return _json({**_fields(letter), **more, "body": base64.b64encode(letter.event.body).decode()})
 
 
 def _json(fields: Mapping[str, Any]) -> bytes:

@@ -262,7 +262,7 @@ class EventsTask(_Task):
                 rejected: dict[EventId, str] = {}
                 batch = intercepted(taken.batch, interceptors, rejected=by_id(rejected))
                 if rejected and self.keep_dead_letters:
-                    letters.put(letters_of(self.job.sink.path, claim, rejected, [taken]))
+                    letters.put(letters_of(self.job.sink.path, claim, rejected, taken))
                 made[claim.partition, taken.start] = len(batch)
                 if len(batch):
                     yield to_arrow(batch)

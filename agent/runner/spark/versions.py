@@ -24,7 +24,7 @@ def told(options: AgentOptions, *, asking: bool = False) -> str:
     """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`. `asking`: and of YARN."""
     master = options.spark_master
     text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
-    if asking and master == YARN and (yarn := described(options)):
+    if asking and master == YARN and (yarn := described()):
         text += f" ({yarn})"
     what = "executors" if master == YARN else "workers"
     needed = f"; its {what} need a {workers_python(options)}, without packages"

@@ -84,8 +84,8 @@ DEAD_LETTERS = (
         "a delivery that is tried again gives its letter the same name",
         SOLR,
         LETTERS,
-        "                name = _name(path, claim, id, taken)\n",
-        "                name = uuid.uuid4().hex\n",
+        "        name = _name(path, claim, id, taken)\n",
+        "        name = uuid.uuid4().hex\n",
     ),
     Mutant(
         "letter-generation",
