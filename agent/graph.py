@@ -100,7 +100,8 @@ def graph_of(spec: AgentSpec) -> Graph:
         if (overflow := channel.overflow) is not None:
             edges.append(Edge(channel.path, paths[overflow.channel], "overflow", "while brokers are away"))
     for sink in spec.sinks:
-        nodes.append(_end(spec, sink, "sink", _sink_words(sink), f"SINK.{sink.name}"))
+        words = (*(["on Spark"] * (sink.runner == "spark")), *([f"group {sink.group}"] if sink.group else []))
+        nodes.append(_end(spec, sink, "sink", words, f"SINK.{sink.name}"))
         edges.append(Edge(paths[sink.channel], sink.path))
         edges += (Edge(sink.path, path, "topic", topic) for topic, path in _written(sink, spec))
     paths = {sink.name: sink.path for sink in spec.sinks}
@@ -182,10 +183,6 @@ def _source_words(source: SourceSpec) -> tuple[str, ...]:
     selector = source.selector
     found = [f"by header {selector.header}"] * (selector.kind == "multiplexing")
     return (*found, *(["channels in turn"] * (selector.kind == "load_balancing")))
-
-
-def _sink_words(sink: SinkSpec) -> tuple[str, ...]:
-    return (*(["on Spark"] * (sink.runner == "spark")), *([f"group {sink.group}"] if sink.group else []))
 
 
 def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:

@@ -134,13 +134,9 @@ def _tell(planned: Replay, outcome: Outcome, spec: AgentSpec) -> None:
     if outcome.filtered:
         click.echo(f"{outcome.filtered:,} events dropped by its interceptors", err=True)
     if outcome.rejected:
-        _tell_rejected(outcome.rejected, spec)
+        became = "event became a dead letter" if outcome.rejected == 1 else "events became dead letters"
+        click.echo(f"{outcome.rejected:,} {became}: {spec.command('dlq list')}", err=True)
     if outcome.removed:
         click.echo(f"{outcome.removed:,} records were removed by retention before they were delivered", err=True)
     if outcome.rejected or outcome.removed:
         raise SystemExit(1)
-
-
-def _tell_rejected(events: int, spec: AgentSpec) -> None:
-    became = "event became a dead letter" if events == 1 else "events became dead letters"
-    click.echo(f"{events:,} {became}: {spec.command('dlq list')}", err=True)

@@ -31,11 +31,11 @@ def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
     """A sentence for each sink whose state or files lie on the disk of whoever writes them, while a cluster runs it:
     they have to be where all executors reach them."""
     for spec in [] if is_local(master) else sinks:
-        needs = f"with spark.master = {master}"
-        if issubclass(spec.cls, StreamingSink):
-            if spec.make().checkpoint is None:
+        needs, sink = f"with spark.master = {master}", spec.make()
+        if isinstance(sink, StreamingSink):
+            if sink.checkpoint is None:
                 yield spec, f"{needs} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
-        elif spec.runner == "spark" and _on_own_disk(spec):
+        elif spec.runner == "spark" and isinstance(sink, CommittingSink) and sink.record.startswith("file:"):
             yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
 
 
@@ -50,7 +50,3 @@ def volatile(sinks: Iterable[SinkSpec], channels: Mapping[str, ChannelSpec | Non
             kind = f"leaves its events to a channel of type {channel.cls.type_name} {until}"
             lost = "which loses them where the agent is killed (Flume has them in a .tmp file)"
             yield spec, f"{kind}, {lost}: write type = file for that channel"
-
-
-def _on_own_disk(spec: SinkSpec) -> bool:
-    return issubclass(spec.cls, CommittingSink) and bool(spec.make().record.startswith("file:"))

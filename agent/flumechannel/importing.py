@@ -34,7 +34,9 @@ def import_events(channel: Channel) -> Imported:
     Raises FlafkaError if the files are encrypted or older than Flume 1.3, or the channel is no file channel, and
     OSError.
     """
-    where = _directories(channel)
+    where = channel.flume_directories()
+    if where is None:
+        raise FlafkaError(f"channel {channel.name} is of another type than Flume's file channel")
     done = Imported()
 
     def batches() -> Iterator[Batch]:
@@ -75,13 +77,6 @@ def foreseen(channel: Channel, command: str) -> Iterator[str]:
         )
 
 
-def _directories(channel: Channel) -> FlumeDirectories:
-    where = channel.flume_directories()
-    if where is None:
-        raise FlafkaError(f"channel {channel.name} is of another type than Flume's file channel")
-    return where
-
-
 def _move(where: FlumeDirectories, name: str) -> None:
     """Move all of Flume's files into directories of this name."""
     for directory in dict.fromkeys([*where.data, where.checkpoint, *filter(None, [where.backup])]):
@@ -90,9 +85,8 @@ def _move(where: FlumeDirectories, name: str) -> None:
             to.mkdir(exist_ok=True)
         for path in found:
             path.rename(to / path.name)
-        if (
-            to.exists()
-        ):  # without files, too: a killed import may have moved them, and a loss of power moves them back
+        # Without files, too: a killed import may have moved them, and a loss of power moves them back.
+        if to.exists():
             sync_directory(to)
             sync_directory(directory)
 

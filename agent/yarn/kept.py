@@ -39,7 +39,7 @@ class KeptFiles:
                 own.set(name.removeprefix("spark.hadoop."), value)
         with _told("cannot reach the cluster's file system"):
             if staging := conf.get("spark.yarn.stagingDir"):
-                base = self._path(staging)
+                base = jvm.org.apache.hadoop.fs.Path(staging)
                 self._files = base.getFileSystem(own)
                 base = self._files.makeQualified(base)
             else:
@@ -48,9 +48,6 @@ class KeptFiles:
             self._directory = jvm.org.apache.hadoop.fs.Path(base, PLACE)
         with suppress(Retry), _told("another user's drafts are for that user to delete"):
             self._forget_drafts()
-
-    def _path(self, text: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(text)
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
