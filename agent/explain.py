@@ -15,7 +15,6 @@ from plugins.problems import suggestion
 
 KINDS = ("source", "channel", "interceptor", "sink")
 PROCESSOR = "processor"
-"""Of a sink group."""
 AGENT = "agent"
 ALL = (*KINDS, PROCESSOR, AGENT)
 

@@ -163,7 +163,6 @@ def _lag_unit(agent: AgentSpec, spec: ComponentSpec) -> str:
 
 
 def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
-    """The options that the configuration does not set, and their values."""
     found = {}
     for option in type(config).options():
         value = getattr(config, option.field, None)
@@ -233,7 +232,6 @@ def ways(graph: Graph) -> list[str]:
 
 
 def _led_to(node: Node) -> str:
-    """A component and, for a sink, the interceptors before it."""
     return " → ".join([*map(_called, node.interceptors), _called(node)])
 
 

@@ -56,7 +56,6 @@ class Root(click.Group):
     """The root of all commands: imports them when they are used, and shows errors in one line."""
 
     debug = False
-    """Whether errors show their traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All there are, in the order a user meets them."""

@@ -14,7 +14,6 @@ from agent.cli.configured import Chosen, load_or_exit
 from agent.options import AgentOptions
 
 MONITORING_RESPONSE_SECONDS = 5.0
-"""Longest time for an answer."""
 
 
 class NoAnswer(click.ClickException):

@@ -82,7 +82,6 @@ def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
 
 
 def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
-    """The audit of a channel, from reports since that time."""
     from agent.audit.sums import Ledger, read
     from agent.runner.deadletters.stored import records
 

@@ -157,7 +157,6 @@ def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
 
 
 def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
-    """Return why the metrics cannot be served."""
     from agent.monitoring.server import listen
 
     host, port = spec.options.monitoring_host, spec.options.monitoring_port

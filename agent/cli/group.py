@@ -165,7 +165,6 @@ class _Move(NamedTuple):
 
 
 def _position(text: str) -> "int | datetime | str":
-    """Return the offset, the time, `earliest`, `latest` or `current` of `--to`."""
     if text in ("earliest", "latest", "current"):
         return text
     if text.isdecimal():

@@ -138,7 +138,6 @@ def refuse_errors(
 
 
 def _refuse_name(topic: str) -> None:
-    """Raise `click.ClickException` for a name that no topic can have."""
     from plugins.shared.kafkatopics import checked_topic
 
     try:

@@ -104,7 +104,6 @@ def migrate(
 def _import(
     file: Path, name: str | None, channel: str, components: Components, system: Mapping[str, str], *, as_json: bool
 ) -> NoReturn:
-    """Import what Flume has left for a channel, report it, and exit."""
     report = DiagnosticCollector("normal")
     spec = load_part(file, name, report, components=components, system=system)
     chosen = next((one for one in spec.channels if one.name == channel), None) if spec is not None else None

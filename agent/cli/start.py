@@ -33,7 +33,6 @@ from agent.withoutpandas import do_without_pandas
 log = logging.getLogger("agent")
 
 DRAIN_CHECK_SECONDS = 0.5
-"""A drain asks the brokers so often."""
 SAME_SECONDS = 1.0
 """Within this time a second signal is the same request: GNU timeout signals a process and its group."""
 TELL_SECONDS = 2.0
@@ -171,7 +170,6 @@ def _has_terminal() -> bool:
 
 
 def _next_end(signals: socket.socket) -> int:
-    """The next one that asks for the end."""
     while (number := _next(signals)) == signal.SIGHUP:
         pass
     return number

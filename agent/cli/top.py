@@ -63,7 +63,6 @@ class ComponentRow:
     dropped_datagrams: float | None
     retry_attempt: int | None
     retry_seconds: float | None
-    """Until the next try."""
 
 
 @click.command()

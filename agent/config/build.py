@@ -292,7 +292,6 @@ class Builder:
                 self.report.error(self.runner_places[spec.path], spec.path, objection)
 
     def _check_master(self, sinks: list[SinkSpec], master: str) -> None:
-        """Check that the environment says where YARN is."""
         on_spark = [spec for spec in sinks if spec.runner == "spark"]
         if master != YARN or not on_spark:
             return
@@ -304,12 +303,10 @@ class Builder:
 
 
 def _built(specs: Iterable[Spec | None]) -> list[Spec]:
-    """Return the components without those that could not be built."""
     return [spec for spec in specs if spec is not None]
 
 
 def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:
-    """A spec of that kind with the fields of `base`."""
     return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, **more) if base else None
 
 

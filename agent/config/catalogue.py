@@ -12,7 +12,6 @@ class FlumeType(NamedTuple):
     alias: str
     """As users write it; empty where Flume has the class name only."""
     java: str
-    """Its class."""
     instead: str = ""
     """Of a type that is not built: what to write in its place, as an instruction."""
 

@@ -206,7 +206,6 @@ class ComponentReader:
             self.report.error(place, part.path, message)
 
     def _having(self, kind: str, option: str) -> str:
-        """The types that have such an option."""
         return ", ".join(
             cls.type_name
             for cls in self.components.all(kind)

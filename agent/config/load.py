@@ -112,7 +112,6 @@ def encoding_of(content: bytes) -> str:
 def _choose(
     properties: Mapping[str, Property], wanted: str | None, file: str, report: DiagnosticCollector
 ) -> str | None:
-    """The agent to load."""
     agents = agents_in(properties)
     place = Place(file, 0)
     there = f"the file has: {', '.join(agents)}"

@@ -144,7 +144,6 @@ def _beyond_ascii(text: str, properties: Iterable[Property]) -> Iterator[Diagnos
 
 
 def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:
-    """What a Flume on this host has left for the channels."""
     for channel in spec.channels if spec is not None else ():
         command = f"agent migrate --import-channel {channel.name} FILE"
         for sentence in foreseen(channel.make(), command):
@@ -203,7 +202,6 @@ def _rewritten(text: str, lines: Iterable[Line]) -> str:
 
 
 def _comment(line: Line, what: str) -> list[str]:
-    """Comment lines that say why this one is replaced or needs porting."""
     done: list[str] = []
     for message in dict.fromkeys(one.message for one in line.reasons()):
         done += textwrap.wrap(

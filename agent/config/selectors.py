@@ -17,7 +17,6 @@ KINDS: dict[str, list[str]] = {
     "multiplexing": ["type", "header", "mapping.", "optional.", "default"],
     "load_balancing": ["type", "policy"],
 }
-"""The options of each."""
 
 DEFAULT_HEADER = "flume.selector.header"
 
@@ -105,7 +104,6 @@ class SelectorReader:
         return {key.removeprefix(prefix): self._names(key, self._properties.pop(key)) for key in keys}
 
     def _names(self, option: str, listed: Property | None) -> tuple[str, ...]:
-        """The channels it lists, of those the source has."""
         names = names_in(listed, self._report, self._part.path)
         for name in names:
             if listed and self._channels and name not in self._channels:

@@ -115,7 +115,6 @@ class SinkGroupReader:
         return SinkGroupSpec(part.name, part.path, part.place, used, processor)
 
     def _members(self, listed: Property | None) -> tuple[str, ...]:
-        """The sinks it lists, of those there are."""
         found = []
         for name in names_in(listed, self._report, self.part.path):
             assert listed is not None

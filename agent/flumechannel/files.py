@@ -169,8 +169,6 @@ class FlumeChannel:
 
 
 class _Log:
-    """One file of records."""
-
     def __init__(self, path: Path) -> None:
         self.path, self.number = path, int(path.name[len("log-") :])
         self.descriptor = os.open(path, os.O_RDONLY)

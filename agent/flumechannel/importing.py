@@ -78,7 +78,6 @@ def foreseen(channel: Channel, command: str) -> Iterator[str]:
 
 
 def _move(where: FlumeDirectories, name: str) -> None:
-    """Move all of Flume's files into directories of this name."""
     for directory in dict.fromkeys([*where.data, where.checkpoint, *filter(None, [where.backup])]):
         found, to = files.files(directory), directory / name
         if found:

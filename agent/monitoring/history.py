@@ -19,7 +19,6 @@ from plugins.threads import start_thread
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 2.0
-"""A sample is taken so often."""
 KEPT_SECONDS = 3600.0
 RATE_SECONDS = 10.0
 """Rates are means over so long, or over what there is."""
@@ -37,7 +36,6 @@ RATED = (
     *("EventDrainSuccessCount", "EventRejectedCount", "EventFilteredCount", "KernelDropCount"),
     *("EventRoutedCount", "OverflowEventCount"),
 )
-"""Counters whose rates are shown."""
 
 Values = Mapping[str, float]
 

@@ -181,5 +181,4 @@ def _plain(event: Event) -> dict[str, Any]:
 
 
 def _cut(text: str, most: int) -> str:
-    """The text, or its start and a mark."""
     return text if len(text) <= most else f"{text[: max(most, 0)]}…"

@@ -20,7 +20,6 @@ from agent.monitoring.watch import KafkaWatch
 from plugins import FollowedFile
 
 MOST_FILES = 100
-"""So many files are shown at once."""
 
 
 class View:

@@ -15,9 +15,7 @@ from plugins.threads import start_thread
 log = logging.getLogger(__name__)
 
 BROKER_CHECK_SECONDS = 2.0
-"""Interval between two looks at the brokers."""
 BACKLOG_CHECK_SECONDS = 5.0
-"""Interval between two looks at the lag of the sinks."""
 BACKLOG = ("Lag", "Backlog", "LagSeconds", "RetentionSecondsLeft")
 """Gauges of a sink on a Kafka channel, known while the sink itself is down, too.
 

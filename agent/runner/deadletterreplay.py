@@ -70,7 +70,6 @@ class Replayer(ABC):
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters) -> None:
         self.spec, self.channel = spec, channel
         self.letters = letters
-        """Store of the dead letters."""
         self.sinks = {sink.path: sink for sink in spec.sinks if sink.channel == channel.name}
         self.sources = {source.path for source in spec.sources if channel.name in source.channels}
 

@@ -18,7 +18,6 @@ from plugins.threads import in_words
 FIRST_WAIT_SECONDS = 0.5
 """Wait before the first new attempt; doubled by each failure."""
 LONGEST_WAIT_SECONDS = 30.0
-"""Longest wait before a new attempt."""
 STEADY_SECONDS = 60.0
 """Time without a failure after which the next failure has the shortest wait."""
 QUIET_SECONDS = 3.0
@@ -59,7 +58,6 @@ class Retries:
     def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_WAIT_SECONDS) -> None:
         self.log, self.metrics = logging.getLogger(path), metrics
         self.last: BaseException | None = None
-        """The latest failure."""
         self.attempt = 0
         self.brokers: Mapping[str, str] = {}
         """By first word of a command, `group` or `topic`: the brokers that the command in an error is about."""

@@ -28,7 +28,6 @@ CONTAINER_WAIT_SECONDS = 3.0
 LAUNCH_SECONDS = 60.0
 """So long its first container may take to fetch what it needs, and to start."""
 APPLICATION_CHECK_SECONDS = 1.0
-"""Interval between two requests for the state of the application."""
 APPLICATION_END_SECONDS = 60.0
 """So long the end of an application that was killed is waited for."""
 LAST_RESPONSE_SECONDS = 10.0

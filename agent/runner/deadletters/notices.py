@@ -26,8 +26,6 @@ Causes = Mapping[str, tuple[str, int]]
 
 @dataclass
 class _Told:
-    """One cause of one component."""
-
     reason: str
     latest: float
     said: float = float("-inf")

@@ -26,22 +26,17 @@ from plugins.shared.kafkatimes import REQUEST_SECONDS
 
 @dataclass(frozen=True)
 class StoredDeadLetter:
-    """One dead letter."""
+    """Dead letter in its store: the fields of `DeadLetter`, its name first, and whether it was replayed."""
 
     letter: str
-    """Unique name."""
     time: int
     """Time at which it was kept, in milliseconds since the epoch."""
     component: str
     id: EventId | None
-    """Location of the event in the channel; None where no channel took it."""
     reason: str
     event: Event
-    """Event with the bytes that the channel held."""
     arrival: int
-    """Time at which the channel took the event, in milliseconds since the epoch."""
     undecodable: bool
-    """True for a record of the channel's topic that is no event: its value, with its own headers and key."""
     replayed: bool
     kept_by: str = ""
     """The configuration file of the agent that wrote it into a file; in a topic the consumer group for which a sink

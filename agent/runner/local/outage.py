@@ -173,7 +173,6 @@ class Outage:
         )
 
     def _end(self) -> None:
-        """Puts go to the brokers again."""
         stored, forwarded, repeated = (
             now - before for now, before in zip(self._counts(), self._counted, strict=True)
         )
@@ -188,6 +187,5 @@ class Outage:
         )
 
     def _counts(self) -> tuple[float, float, float]:
-        """What is counted, since the start."""
         stored, forwarded, repeated = (self._metrics.get(name) for name in COUNTED)
         return stored, forwarded, repeated

@@ -159,7 +159,6 @@ class OverflowingChannel(ChannelRunner):
             self._outage.left()
 
     def _count_kept(self, events: int, put: Callable[[], int]) -> int:
-        """What `put` answers, which puts so many into the overflow."""
         try:
             rejected = put()
         except HalfStored as e:

@@ -306,7 +306,6 @@ class SinkRunner:
     # --- making durable, and committing the channel
 
     def _flush(self, member: Member, partitions: Collection[int]) -> None:
-        """Make what was written of these partitions durable, and commit the channel."""
         assert self.reader is not None
         if self.commits.flush(self.reader, member.delivery, partitions):
             member.retries.recovered()

@@ -165,7 +165,6 @@ class SourceRunner(Worker):
         return bool(self._under_way) and bool(self.metrics.last_error)
 
     def _waited(self) -> float:
-        """For how long the oldest batch has not been stored."""
         oldest = min(self._under_way.copy().values(), default=None)
         return 0.0 if oldest is None else round(time.monotonic() - oldest, 3)
 
@@ -215,7 +214,6 @@ class SourceRunner(Worker):
                     return False
 
     def _reject(self, letters: list[DeadLetter], batch: Batch, reasons: Sequence[str]) -> None:
-        """Append a dead letter for each event that an interceptor has rejected."""
         letters += [DeadLetter(self.path, None, event, reason) for event, reason in zip(batch, reasons, strict=True)]
 
     def _letters(self) -> DeadLetters:

@@ -302,7 +302,6 @@ def _end_before_it_begins(
 
 
 def _missing(job: Job, text: str) -> None:
-    """Say what the cluster does not give."""
     log.warning("%s", text)
     for sink in job.sinks:
         report(sink.sink.name, {}, error=text)

@@ -32,7 +32,6 @@ from agent.runner.spark.workplace import used
 from plugins import Retry, require
 
 JVM_START_SECONDS = 180.0
-"""Longest wait for Spark's JVM to report its port."""
 
 
 _KILLED = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})

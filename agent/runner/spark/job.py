@@ -65,7 +65,6 @@ class Job:
     directory: str
     """For temporary files of this driver, its JVM and its workers; goes with it. Empty: there is none."""
     configuration: str = ""
-    """The path of the agent's configuration file."""
 
     @property
     def modules(self) -> list[str]:
@@ -157,7 +156,6 @@ class PartitionTask(_Task):
 
 
 def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
-    """Make everything durable, and say so."""
     assert pending.start is not None
     assert pending.end is not None
     if delivery.committing is not None:

@@ -193,7 +193,6 @@ class Processing:
         return self._delivered - before
 
     def _record(self) -> None:
-        """Tell the group how far all queries have come."""
         if not self._ends or not all(self._ends.values()):
             return
         partitions = set.intersection(*(set(ends) for ends in self._ends.values())) & self.claims.keys()

@@ -20,7 +20,6 @@ from plugins import Retry
 log = logging.getLogger("spark")
 
 JVM_STOP_SECONDS = 20.0
-"""Longest wait for the end of Spark's JVM, before it is killed."""
 THROWN_AWAY = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
