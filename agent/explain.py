@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.config import catalogue
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
-from agent.options import AgentOptions, SinkErrors
+from agent.options import AgentOptions, SinkErrors, as_written
 from plugins import Component, Components, Config, Difference, FlafkaError, Interceptor, Option, UnknownType
 from plugins.problems import suggestion
 
@@ -94,12 +94,7 @@ def fact(option: Option, older: str = "") -> Fact:
 
 
 def _default(option: Option) -> str:
-    value = option.default
-    if option.required or value in (None, "", [], {}):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return " ".join(value) if isinstance(value, list) else str(value)
+    return "" if option.required or option.default in (None, "", [], {}) else as_written(option.default)
 
 
 def facts(config: type[Config]) -> list[Fact]:

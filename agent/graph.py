@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Literal
 
+from agent.options import as_written
 from agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
 from plugins import Config, KafkaBackedChannel, StreamingSink
 
@@ -79,10 +80,6 @@ class Graph:
     lines: Mapping[str, str] = field(default_factory=dict)
     """Every line of the configuration in effect, by its key, secrets hidden."""
 
-    def of(self, kind: NodeKind) -> list[Node]:
-        """The sources, the channels, or the sinks."""
-        return [node for node in self.nodes if node.kind == kind]
-
 
 def graph_of(spec: AgentSpec) -> Graph:
     """The graph of an agent."""
@@ -98,7 +95,7 @@ def graph_of(spec: AgentSpec) -> Graph:
     for channel in spec.channels:
         nodes.append(_node(spec, channel, "channel", (), f"CHANNEL.{channel.name}"))
         if (overflow := channel.overflow) is not None:
-            edges.append(Edge(channel.path, paths[overflow.channel], "overflow", "while brokers are away"))
+            edges.append(Edge(channel.path, paths[overflow], "overflow", "while brokers are away"))
     for sink in spec.sinks:
         words = (*(["on Spark"] * (sink.runner == "spark")), *([f"group {sink.group}"] if sink.group else []))
         nodes.append(_end(spec, sink, "sink", words, f"SINK.{sink.name}"))
@@ -167,15 +164,8 @@ def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
     for option in type(config).options():
         value = getattr(config, option.field, None)
         if not (option.name in written or option.ignored or option.secret or value in (None, {}, [])):
-            found[option.name] = _plain(value)
+            found[option.name] = as_written(value)
     return found
-
-
-def _plain(value: object) -> str:
-    """Return the text that a configuration would have."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _source_words(source: SourceSpec) -> tuple[str, ...]:
@@ -279,7 +269,7 @@ _COLOURS = {"source": "#2f6f4f", "channel": "#1f4e79", "sink": "#7a2e4d"}
 
 def svg(graph: Graph) -> str:
     """A picture that needs nothing else: for wikis and pages."""
-    columns = [column for column in (graph.of("source"), graph.of("channel"), graph.of("sink")) if column]
+    columns = [column for kind in _COLOURS if (column := [node for node in graph.nodes if node.kind == kind])]
     heights = [sum(map(_height, column)) + _GAP * (len(column) - 1) for column in columns]
     width, height = len(columns) * (_WIDTH + _ACROSS) - _ACROSS + 60, max(heights, default=0) + 20
     places: dict[str, tuple[float, float, float]] = {}

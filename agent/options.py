@@ -16,6 +16,13 @@ LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
 STANDALONE = re.compile(r"spark://([^\s,:/]+|\[[^\]]+\]):\d+(,([^\s,:/]+|\[[^\]]+\]):\d+)*")
 
 
+def as_written(value: object) -> str:
+    """Return the text that a configuration has for a value of an option."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def is_local(master: str) -> bool:
     """Whether Spark's executors are the agent's own host, in the driver's JVM."""
     return LOCAL.fullmatch(master) is not None

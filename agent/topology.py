@@ -90,24 +90,13 @@ class SourceSpec(ComponentSpec):
 
 
 @dataclass(frozen=True)
-class OverflowSpec:
-    """Where the events of a channel go that its brokers do not acknowledge in time."""
-
-    channel: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class ChannelSpec(ComponentSpec):
     """A channel."""
 
     @property
-    def overflow(self) -> OverflowSpec | None:
-        """Where its events go while its brokers are away."""
-        config = self.config
-        if not isinstance(config, OverflowConfig) or config.overflow is None:
-            return None
-        return OverflowSpec(config.overflow, config.overflow_timeout)
+    def overflow(self) -> str | None:
+        """Name of the channel where its events go while its brokers are away."""
+        return self.config.overflow if isinstance(self.config, OverflowConfig) else None
 
 
 @dataclass(frozen=True)

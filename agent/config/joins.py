@@ -98,12 +98,12 @@ class Joins:
     def with_overflows(self, channels: Iterable[ChannelSpec]) -> Iterator[ChannelSpec]:
         """Without the overflows that cannot be used."""
         for spec in channels:
-            if spec.overflow is not None and (message := self._no_overflow(spec.overflow.channel)):
+            if spec.overflow is not None and (message := self._no_overflow(spec.overflow)):
                 place = self._lines[spec.path]["overflow"].place
                 self._report.error(place, spec.path, f"overflow: {message}")
                 spec = replace(spec, config=spec.config.model_copy(update={"overflow": None}))
             elif spec.overflow is not None:
-                self._overflows[spec.overflow.channel] = spec.path
+                self._overflows[spec.overflow] = spec.path
             yield spec
 
     def _no_overflow(self, name: str) -> str:

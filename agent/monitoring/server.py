@@ -103,25 +103,19 @@ class MetricsServer:
             try:
                 if listener is None:
                     listener = self._listen()
-                self._serve(listener)
+                self._server = _PageServer(self._settings, self._stopping)
+                self._server.run(sockets=[listener])
             except OSError as e:
                 log.debug("metrics are not served: %s", e)
             except ANY_FAILURE as e:
-                self._complain(e)
+                text = in_words(type(e), e)
+                if text != self._failure:
+                    self._failure = text
+                    log.error("metrics are not served: %s; it is tried again every %.0f s", text, RETRY_SECONDS)
             if listener is not None:
                 listener.close()
                 listener = None
             self._stopping.wait(RETRY_SECONDS)
-
-    def _complain(self, error: BaseException) -> None:
-        text = in_words(type(error), error)
-        if text != self._failure:
-            self._failure = text
-            log.error("metrics are not served: %s; it is tried again every %.0f s", text, RETRY_SECONDS)
-
-    def _serve(self, listener: socket.socket) -> None:
-        self._server = _PageServer(self._settings, self._stopping)
-        self._server.run(sockets=[listener])
 
     def stop(self) -> None:
         """Stop listening."""

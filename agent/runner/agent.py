@@ -20,7 +20,7 @@ from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
 from agent.runner.changes import Changes, Unit, after_failure, between, described, everything, on_spark, units_of
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
-from agent.runner.deadletters.notices import Heard, Notices, command_for
+from agent.runner.deadletters.notices import Heard, Notices
 from agent.runner.drain import Drain
 from agent.runner.figures import drained_by, show_figures
 from agent.runner.imported import import_libraries
@@ -30,7 +30,7 @@ from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
 from agent.topology import AgentSpec, SourceSpec
-from plugins import Channel, FlafkaError, Metrics
+from plugins import Channel, FlafkaError, Metrics, OverflowConfig
 from plugins.threads import Ended
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,8 @@ class Agent:
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
         import_libraries(spec)
-        self.notices = Notices(command_for(spec))
+        list_letters = spec.command("dlq list")
+        self.notices = Notices(list_letters)
         self.ended = Ended()
         """Threads that have ended unexpectedly, once the process has installed it."""
         self.registry = Registry(spec.name, self.notices.recent, self.ended.reasons)
@@ -78,7 +79,7 @@ class Agent:
         self._stopping = threading.Event()
         self.registry.waiting = self._waiting
         self.registry.application = lambda: self.spark.application if self.spark is not None else {}
-        self.view = View(graph_of(spec), self.registry, command_for(spec))
+        self.view = View(graph_of(spec), self.registry, list_letters)
         self.watch = KafkaWatch({}, {})
         self.taps = TapServer(spec)
         self._unstarted = self._make(everything(self._described))
@@ -117,10 +118,11 @@ class Agent:
             letters = Heard(dead_letters_of(spec.name, c, channel, spec.options, spec.file), self.notices.add)
             self.dead_letters[c.name] = letters
             made = c.path, c.name, channel, audit_of(channel, spec.options)
-            if (overflow := c.overflow) is None:
-                runner = ChannelRunner(*made)
+            if isinstance(c.config, OverflowConfig) and c.overflow is not None:
+                overflow, seconds = self.channels[c.overflow], c.config.overflow_timeout
+                runner: ChannelRunner = OverflowingChannel(*made, overflow, letters, seconds)
             else:
-                runner = OverflowingChannel(*made, self.channels[overflow.channel], letters, overflow.seconds)
+                runner = ChannelRunner(*made)
             self.channels[c.name] = runner
             made_now.append(runner)
         return made_now

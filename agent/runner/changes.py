@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkGroupSpec, SinkSpec, SourceSpec
+from agent.topology import AgentSpec, ComponentSpec, Place, SinkGroupSpec, SinkSpec, SourceSpec
 
 _NOWHERE = Place("", 0)
 _UNKNOWN = "unknown"
@@ -117,7 +117,7 @@ def between(old: Described, new: Described) -> Changes:
     """
     channels = _different(old.channels, new.channels)
     for spec in (*old.spec.channels, *new.spec.channels):
-        pair = {spec.name, spec.overflow.channel} if spec.overflow is not None else set()
+        pair = {spec.name, spec.overflow} if spec.overflow is not None else set()
         if pair & channels:
             channels |= pair
     sources, units = _different(old.sources, new.sources), _different(old.units, new.units)
@@ -165,8 +165,6 @@ def _of(spec: ComponentSpec) -> Any:
         interceptors, more = spec.interceptors, (spec.channels, spec.selector)
     elif isinstance(spec, SinkSpec):
         interceptors, more = spec.interceptors, (spec.channel, spec.group, spec.runner, spec.tolerance)
-    elif isinstance(spec, ChannelSpec):
-        more = (spec.overflow,)
     own = spec.cls, spec.config, dict(spec.properties), _files(spec)
     return own, [_of(one) for one in interceptors], more
 

@@ -62,11 +62,6 @@ class Part(NamedTuple):
         """Where a replay of it stands that is complete: further than that only where brokers have lost records."""
         return max(self.end, self.oldest)
 
-    @property
-    def begun(self) -> bool:
-        """Whether the replay's group has a position in it."""
-        return self.committed is not None
-
     def lost(self) -> str:
         """What retention has removed of it or brokers have lost, in words, as far as that can be told; or nothing."""
         if self.committed is not None and (end := self.reached_end) < self.committed:
@@ -165,7 +160,7 @@ class Replay:
         """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
         has delivered until then is noted. Raises FlafkaError where the topic is another one by now. `tell` is called
         now and then, with the events that are delivered."""
-        if begin := {self.claims[part.partition]: part.first for part in self.parts if not part.begun}:
+        if begin := {self.claims[part.partition]: part.first for part in self.parts if part.committed is None}:
             self._await_nobody()
             self.channel.record(begin)
         described = self.spec.channel(self.sink.channel)

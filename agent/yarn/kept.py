@@ -108,21 +108,23 @@ def _told(what: str) -> Iterator[None]:
         raise Retry(f"{what}: {e.java_exception.toString().splitlines()[0]}") from None
 
 
+def _jars() -> list[Path]:
+    return sorted((spark_home() / "jars").glob("*.jar"))
+
+
 def jars_archive() -> str:
     """The name of the archive of this Spark's jars."""
-    jars = sorted((spark_home() / "jars").glob("*.jar"))
-    of_all = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in jars).encode()).hexdigest()
+    of_all = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in _jars()).encode()).hexdigest()
     return f"spark-{require('pyspark', 'spark').__version__}-{of_all[:12]}.zip"
 
 
 def jars_bytes() -> int:
     """Of this Spark's jars."""
-    return sum(jar.stat().st_size for jar in (spark_home() / "jars").glob("*.jar"))
+    return sum(jar.stat().st_size for jar in _jars())
 
 
 def upload_jars(files: KeptFiles) -> tuple[str, int]:
     """The URI of the archive of this Spark's jars, which is made and uploaded where it is missing, and its bytes."""
-    jars = sorted((spark_home() / "jars").glob("*.jar"))
     if there := files.find(jars_archive()):
         return there, 0
     directory = cache_directory() / "spark"
@@ -130,7 +132,7 @@ def upload_jars(files: KeptFiles) -> tuple[str, int]:
     with tempfile.TemporaryDirectory(dir=directory) as made:
         archive = Path(made, jars_archive())
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
-            for jar in jars:
+            for jar in _jars():
                 file.write(jar, jar.name)
         return files.put(archive), archive.stat().st_size
 

@@ -39,9 +39,8 @@ def test_one_that_is_right_is_not_spoken_of(tmp_path: Path, cls: str, mode: Any)
         "s1 (seq) → c1 (kafka)",
         "c1 (kafka) → overflow [while brokers are away] c2 (file)",
     ]
-    overflow = spec.channels[0].overflow
-    assert overflow is not None
-    assert (overflow.channel, overflow.seconds) == ("c2", 5)
+    channel = spec.channels[0]
+    assert (channel.overflow, channel.config.overflow_timeout) == ("c2", 5)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from agent.runner.deadletters.causes import cause_of, common
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from agent.topology import AgentSpec
 
 AGAIN_SECONDS = 60.0
 """The same of the same component is said at most so often."""
@@ -133,11 +132,6 @@ class Heard:
     def close(self) -> None:
         """Close the other."""
         self._letters.close()
-
-
-def command_for(spec: AgentSpec) -> str:
-    """The command that lists the dead letters of this agent."""
-    return spec.command("dlq list")
 
 
 def _events(number: int) -> str:
