@@ -293,7 +293,8 @@ class TapServer:
             if _user(reader) not in (os.geteuid(), 0):
                 return
             reader.settimeout(TAP_REQUEST_SECONDS)
-            asked = json.loads(_line(reader))
+            with reader.makefile("rb") as lines:
+                asked = json.loads(lines.readline(1 << 16))
             pattern = str(asked.get("grep") or "")
             point = find(self._points, str(asked["component"]))
             wrong = point if isinstance(point, str) else wrong_pattern(pattern)
@@ -362,16 +363,6 @@ def _exactly(agent: socket.socket, size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
-
-
-def _line(reader: socket.socket) -> bytes:
-    found = b""
-    while not found.endswith(b"\n") and len(found) < 1 << 16:
-        part = reader.recv(4096)
-        if not part:
-            break
-        found += part
-    return found
 
 
 def _is_there(reader: socket.socket) -> bool:

@@ -18,7 +18,7 @@ from pyspark import accumulators
 from agent.config.runners import BOTH, TABLE, SinkBinding, Support, objections
 from agent.options import AgentOptions
 from agent.runner.spark import driver, gateway, session
-from agent.runner.spark.driver import hearing, reason
+from agent.runner.spark.driver import reason, sink_of
 from agent.runner.spark.job import GAVE_UP
 from agent.runner.spark.progress import ends_of, gauges_of
 from agent.services.running import until
@@ -212,17 +212,14 @@ def test_an_ended_jvm_leaves_no_trace_of_accumulators(
 
 
 def test_what_a_query_did_before_it_failed_is_no_sign_that_its_sink_works() -> None:
-    heard: list[str] = []
-    query: Any = Namespace(show=lambda told: heard.append(told), idle=lambda name: heard.append(name))
+    query: Any = Namespace()
     running = {"a1.sinks.k1": query}
-    on_progress, on_idle = hearing(running)
-    on_progress("a1.sinks.k1", "progress")
-    on_idle("a1.sinks.k1.output")
-    assert heard == ["progress", "a1.sinks.k1.output"]
+    assert sink_of(running, "a1.sinks.k1") is query
+    assert sink_of(running, "a1.sinks.k1.output") is query
+    assert sink_of(running, "a1.sinks.k10") is None
     running.clear()
-    on_progress("a1.sinks.k1", "progress")
-    on_idle("a1.sinks.k1.output")
-    assert len(heard) == 2
+    assert sink_of(running, "a1.sinks.k1") is None
+    assert sink_of(running, "a1.sinks.k1.output") is None
 
 
 def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -101,7 +100,7 @@ def _run(job: Job) -> None:
     if not is_local(spark.sparkContext.master):
         threading.Thread(target=_miss_executors, args=(spark, job, done, on_yarn), daemon=True).start()
     running: Running = {}
-    spark.streams.addListener(listener(log, *hearing(running)))
+    spark.streams.addListener(listener(log, partial(sink_of, running)))
     threads = [
         threading.Thread(target=_supervise, args=(watch, sink, job, running, stopping), name=sink.sink.path)
         for sink in job.sinks
@@ -118,25 +117,13 @@ Running = dict[str, Query | Processing]
 """The queries of each sink, by its path, as long as they have not failed."""
 
 
-def hearing(running: Running) -> tuple[Callable[[str, Any], None], Callable[[str], None]]:
-    """Return the callbacks for a query of that name that has progressed, and for one that is idle.
+def sink_of(running: Running, query: str) -> Query | Processing | None:
+    """Return what runs the query of that name.
 
     Spark reports late: after a query has failed, what it did before is no sign that its sink works again.
     """
-
-    def sink_of(query: str) -> Query | Processing | None:
-        # The path of the sink is the query's name, or what stands before an output's.
-        return next((sink for path, sink in running.items() if f"{query}.".startswith(f"{path}.")), None)
-
-    def on_progress(query: str, told: Any) -> None:
-        if (sink := sink_of(query)) is not None:
-            sink.show(told)
-
-    def on_idle(query: str) -> None:
-        if (sink := sink_of(query)) is not None:
-            sink.idle(query)
-
-    return on_progress, on_idle
+    # The path of the sink is the query's name, or what stands before an output's.
+    return next((sink for path, sink in running.items() if f"{query}.".startswith(f"{path}.")), None)
 
 
 def _ours(record: logging.LogRecord) -> bool:

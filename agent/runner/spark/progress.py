@@ -90,10 +90,10 @@ def _least(sources: Iterable[str]) -> Offsets:
     return ends
 
 
-def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_idle: Callable[[str], None]) -> Any:
-    """A `StreamingQueryListener` that hands over each progress with the query's name, and writes it into the log.
+def listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any:
+    """A `StreamingQueryListener` that hands over each progress to the sink of the query, and writes it into the log.
 
-    A query that finds nothing new is idle: it has read all there is.
+    `sink_of` finds it by the query's name. A query that finds nothing new is idle: it has read all there is.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -109,8 +109,9 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
 
         def onQueryIdle(self, event: Any) -> None:
             """Nothing new."""
-            if event.id in self.names:
-                on_idle(self.names[event.id])
+            name = self.names.get(event.id, "")
+            if (sink := sink_of(name)) is not None:
+                sink.idle(name)
 
         def onQueryTerminated(self, event: Any) -> None:
             """Nothing."""
@@ -119,7 +120,8 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
             """A micro-batch is over."""
             progress = event.progress
             try:
-                on_progress(progress.name, progress)
+                if (sink := sink_of(progress.name)) is not None:
+                    sink.show(progress)
                 if progress.numInputRows:
                     log.debug("%s: %s", progress.name, _line(progress))
             except Exception:  # a listener that raises is heard of nowhere else
