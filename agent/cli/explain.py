@@ -79,12 +79,8 @@ def _list(components: Components, kinds: tuple[str, ...], as_json: bool) -> None
             continue
         click.secho(f"{kind}s" + " of sink groups" * (kind == PROCESSOR), bold=True)
         for name, clause in types:
-            click.echo(_entry(name, clause, longest, width))
-
-
-def _entry(name: str, clause: str, longest: int, width: int) -> str:
-    room = max(width - longest - 4, 20)
-    return f"  {name.ljust(longest)}  {textwrap.shorten(clause, room, placeholder=' …')}".rstrip()
+            room = max(width - longest - 4, 20)
+            click.echo(f"  {name.ljust(longest)}  {textwrap.shorten(clause, room, placeholder=' …')}".rstrip())
 
 
 def text(found: Explained, width: int) -> list[str]:

@@ -148,7 +148,11 @@ def hidden(graph: Graph, spec: AgentSpec) -> dict[str, str]:
             if end not in found and not masks.get(end):
                 found[end] = found[start]
                 waiting.append(end)
-    return {path: _sentence(spec, path, mask) for path, mask in found.items()}
+    return {
+        path: f"{mask} takes out what the events at {path} have: they are shown to the agent's own user only, by "
+        f"{spec.command(f'tap {path}')}"
+        for path, mask in found.items()
+    }
 
 
 def _behind(start: str, ways: Mapping[str, list[str]]) -> list[str]:
@@ -159,13 +163,6 @@ def _behind(start: str, ways: Mapping[str, list[str]]) -> list[str]:
             found[path] = None
             waiting.extend(ways[path])
     return [path for path in found if path != start]
-
-
-def _sentence(spec: AgentSpec, path: str, mask: str) -> str:
-    return (
-        f"{mask} takes out what the events at {path} have: they are shown to the agent's own user only, by "
-        f"{spec.command(f'tap {path}')}"
-    )
 
 
 def _plain(event: Event) -> dict[str, Any]:

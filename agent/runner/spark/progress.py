@@ -54,9 +54,10 @@ def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
 
     `delivered` are the positions up to which events are delivered, where they are known apart from Spark.
     """
+    rate = progress.processedRowsPerSecond  # not a number, or infinite, of no time
     gauges: dict[str, float] = {
         BATCH: progress.batchDuration,
-        "RecordsPerSecond": round(_finite(progress.processedRowsPerSecond), 1),
+        "RecordsPerSecond": round(rate, 1) if 0 <= rate < float("inf") else 0.0,
     }
     lags = [_behind(source, delivered) for source in progress.sources]
     if None not in lags:
@@ -157,7 +158,3 @@ def _offsets(text: str) -> Offsets:
     return {
         int(p): offset for partitions in found if isinstance(partitions, dict) for p, offset in partitions.items()
     }
-
-
-def _finite(rate: float) -> float:
-    return rate if 0 <= rate < float("inf") else 0.0
