@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import queue
 import sys
 import threading
@@ -17,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 from agent.cli.own_cluster import with_own_cluster
 from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode, chosen_agent
@@ -64,7 +63,7 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
     if as_json:
         told = _as_json(chosen, None if failed else spec, diagnostics)
         paths = dict(spec.paths) if spec is not None else {}
-        click.echo(json.dumps({**told, "paths": paths, "starts": starts, "asked": connect and starts}, indent=2))
+        show_json({**told, "paths": paths, "starts": starts, "asked": connect and starts})
     else:
         show(diagnostics, sys.stdout)
         _summary(chosen, None if failed else spec, diagnostics, starts=starts, connect=connect)

@@ -1,7 +1,6 @@
 """`agent cluster`: the project's own Kafka cluster."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.output import Verbs, json_option, show
+from agent.cli.output import Verbs, json_option, show, show_json
 
 if TYPE_CHECKING:
     from agent.services.kafka import KafkaCluster, KafkaStatus
@@ -94,7 +93,7 @@ def _cluster(
 
 def _show(status: "KafkaStatus", as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(status), indent=2))
+        show_json(asdict(status))
         return
     columns = ("node", "state", "port", "pid", "rss_mb", "controller", "host")
     rows = [

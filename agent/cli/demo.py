@@ -33,7 +33,7 @@ from agent.audit.reconciliation import (
     stored,
 )
 from agent.cli.demo_outcome import DemoResult, console
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 from agent.jvm.jars import ensure_all
 from agent.runner.spark.home import spark_home
 from agent.services import ServiceError
@@ -147,7 +147,7 @@ def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, 
         found.compare()
         found.seconds = time.monotonic() - began
         if as_json:
-            click.echo(json.dumps(found.data(), indent=2))
+            show_json(found.data())
         else:
             found.show()
         if not leave:

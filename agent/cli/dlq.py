@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import shlex
 from collections import Counter
@@ -18,7 +17,7 @@ import click
 from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.hanging import ending_though_a_sink_hangs
 from agent.cli.kafka_admin import confirm, naming_brokers
-from agent.cli.output import Verbs, iso_time, json_option, show, utc
+from agent.cli.output import Verbs, iso_time, json_option, show, show_json, utc
 
 if TYPE_CHECKING:
     from agent.runner.deadletters.stored import StoredDeadLetter
@@ -132,7 +131,7 @@ def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool
         if len(shown) < limit:
             shown.append((channel, kept))
     if as_json:
-        click.echo(json.dumps([_as_json(channel, kept) for channel, kept in shown], indent=2))
+        show_json([_as_json(channel, kept) for channel, kept in shown])
         return
     for channel, kept in shown:
         replayed = ", replayed" if kept.replayed else ""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import click
 
-from agent.cli.output import show
+from agent.cli.output import show, show_json
 
 
 @click.command()
@@ -42,7 +41,7 @@ def env(as_json: bool, export: bool) -> None:
                 }
                 for name, cluster in found.items()
             }
-            click.echo(json.dumps({"directory": str(data_directory()), "servers": told}, indent=2))
+            show_json({"directory": str(data_directory()), "servers": told})
             return
         rows = [(n, c.address if n in started else None, c.directory) for n, c in found.items()]
     show(("service", "address", "directory"), rows, as_json=False)

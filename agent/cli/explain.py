@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 from agent.explain import AGENT, ALL, PROCESSOR, Explained, Fact, explained, kind_named, listed
 from plugins import Components
 
@@ -47,12 +46,15 @@ def explain(kind: str | None, type_name: str | None, option: str | None, as_json
         return
     found = explained(components, kind, type_name)
     if option is None:
-        click.echo(json.dumps(asdict(found), indent=2) if as_json else "\n".join(text(found, _width())))
+        if as_json:
+            show_json(asdict(found))
+        else:
+            click.echo("\n".join(text(found, _width())))
         return
     fact = found.fact(option)
     if as_json:
         about = asdict(fact) if isinstance(fact, Fact) else {"name": option, "without_effect": fact}
-        click.echo(json.dumps({"kind": kind, "type": found.type, **about}, indent=2))
+        show_json({"kind": kind, "type": found.type, **about})
     elif isinstance(fact, Fact):
         click.echo("\n".join(_one(found, fact, _width())))
     else:
@@ -69,7 +71,7 @@ def _list(components: Components, kinds: tuple[str, ...], as_json: bool) -> None
         named = {
             kind: [dict(zip(("type", "text"), one, strict=True)) for one in types] for kind, types in found.items()
         }
-        click.echo(json.dumps(named, indent=2))
+        show_json(named)
         return
     width, longest = _width(), max((len(name) for types in found.values() for name, _ in types), default=0)
     for kind, types in found.items():

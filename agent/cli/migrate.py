@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from typing import NoReturn
 import click
 
 from agent.cli.configured import show, system_properties
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 from agent.config.diagnostics import Diagnostic, DiagnosticCollector
 from agent.config.load import load_part
 from agent.config.migration import Line, Migration, Verdict
@@ -89,7 +88,7 @@ def migrate(
     target = output or _beside(file, found)
     refused = _write(file, target, found, force=force)
     if as_json:
-        click.echo(json.dumps(_as_json(file, None if refused else target, found), indent=2))
+        show_json(_as_json(file, None if refused else target, found))
     elif found.agent is None:
         show((one for line in found.lines for one in line.reasons()), sys.stdout)
     else:
@@ -115,7 +114,7 @@ def _import(
     except OSError as e:
         raise FlafkaError(f"{e.filename or file}: {e.strerror}") from e
     if as_json:
-        click.echo(json.dumps({"channel": channel, **asdict(done)}, indent=2))
+        show_json({"channel": channel, **asdict(done)})
     else:
         for damage in done.damages:
             click.echo(damage, err=True)

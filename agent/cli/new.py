@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import TextIO
@@ -10,7 +9,7 @@ from typing import TextIO
 import click
 
 from agent import scaffold
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 
 
 @click.command()
@@ -68,7 +67,7 @@ def new(
     except OSError as e:
         raise click.ClickException(f"{e.filename} cannot be made: {e.strerror}") from e
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "files": sorted(made)}, indent=2))
+        show_json({"directory": str(directory), "files": sorted(made)})
         return
     click.echo(f"{directory}: {', '.join(sorted(made))}. Next:")
     there = shlex.quote(str(directory))
@@ -106,6 +105,6 @@ def _new_test(name: str, events: TextIO | None, conf: Path | None, source: str |
     except OSError as e:
         raise click.ClickException(f"{file} cannot be written: {e.strerror}") from e
     if as_json:
-        click.echo(json.dumps({"directory": str(conf.parent), "files": [file.name]}, indent=2))
+        show_json({"directory": str(conf.parent), "files": [file.name]})
     else:
         click.echo(f"{file}: read what it expects, then run: agent test {shlex.quote(str(file))}")

@@ -31,7 +31,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
     what is longer goes on in the next line, numbers and words of the heading are never cut.
     """
     if as_json:
-        click.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=2))
+        show_json([dict(zip(columns, row, strict=True)) for row in rows])
         return
     texts = [["-" if value is None else str(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
@@ -51,6 +51,11 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
     for text in texts:
         table.add_row(*map(Text, text))  # Text: a name with [brackets] is not markup
     Console().print(table)
+
+
+def show_json(value: object) -> None:
+    """Print a value as JSON on standard output."""
+    click.echo(json.dumps(value, indent=2))
 
 
 def utc(millis: int) -> str:

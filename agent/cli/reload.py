@@ -16,7 +16,7 @@ import click
 
 from agent.cli.address import NoAnswer, address_in
 from agent.cli.configured import Chosen, configuration_options, counted, show
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 from agent.cli.running import running_agents
 from agent.topology import AgentSpec
 
@@ -62,7 +62,7 @@ def reload(chosen: Chosen, as_json: bool) -> None:
         now = _reloads(spec, running)
         if now is not None and now["at"] >= began:
             if as_json:
-                click.echo(json.dumps({**about, "ok": now["ok"], "told": now["told"]}, indent=2))
+                show_json({**about, "ok": now["ok"], "told": now["told"]})
             else:
                 click.echo(f"changed: {now['told']}" if now["ok"] else now["told"], err=not now["ok"])
             sys.exit(0 if now["ok"] else 1)

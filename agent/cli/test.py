@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from agent.cli.output import json_option
+from agent.cli.output import json_option, show_json
 from agent.pipelinetests import PipelineTestResult, tests_of
 from plugins import FlafkaError
 
@@ -42,7 +41,7 @@ def test(files: tuple[Path, ...], junit: Path | None, as_json: bool) -> None:
         _write(junit, results, mistakes)
     if as_json:
         told = [{**asdict(one), "ok": not one.differences} for one in results]
-        click.echo(json.dumps({"ok": not (failed or mistakes), "tests": told, "mistakes": mistakes}, indent=2))
+        show_json({"ok": not (failed or mistakes), "tests": told, "mistakes": mistakes})
     else:
         for one in results:
             mark = click.style("✗" if one.differences else "✓", fg="red" if one.differences else "green")

@@ -1,12 +1,11 @@
 """`agent topic`: Kafka topics."""
 
-import json
 from pathlib import Path
 
 import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
-from agent.cli.output import Verbs, json_option, show
+from agent.cli.output import Verbs, json_option, show, show_json
 
 
 @click.group(cls=Verbs)
@@ -63,7 +62,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     configs = {key: setting["value"] for key, setting in sorted(settings.items())}
     if as_json:
         found = [dict(zip(columns, row, strict=True)) for row in rows]
-        click.echo(json.dumps({"topic": name, "configs": configs, "partitions": found}, indent=2))
+        show_json({"topic": name, "configs": configs, "partitions": found})
         return
     show(columns, rows, as_json=False)
     for key, value in configs.items():

@@ -11,7 +11,7 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from agent.cli.kafka_admin import naming_brokers
-from agent.cli.output import json_option, utc
+from agent.cli.output import json_option, show_json, utc
 
 if TYPE_CHECKING:
     from agent.tracing import SinkTrace, Trace
@@ -38,7 +38,7 @@ def trace(event_id: str, chosen: Chosen, as_json: bool) -> None:
     with naming_brokers(spec):
         found = followed(spec, id_in(spec, event_id))
     if as_json:
-        click.echo(json.dumps(found.data(), indent=2))
+        show_json(found.data())
     else:
         click.echo("\n".join(_lines(found)))
     sys.exit(not found.found)
