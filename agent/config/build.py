@@ -43,8 +43,8 @@ from plugins.shared.kafkaclient import KafkaEndConfig
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")
-_TOPIC_OPTIONS = ("kafka.topic", "topic")
 """Options that name a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
+_TOPIC_OPTIONS = ("kafka.topic", "topic")
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
@@ -94,25 +94,26 @@ class Builder:
         self.joins.check_transactions(sources, sinks)
         groups = self._sink_groups(sinks)
         sinks = _in_their_places(sinks, groups)
+        drains = [(sink, channel) for sink in sinks if (channel := self.joins.channels.get(sink.channel))]
         self._check_headers(sources, channels, sinks)
-        self._check_runners(sinks, groups)
+        self._check_runners(drains, groups)
         self._check_master(sinks, options.spark_master)
         self._check_storage(storage.out_of_reach(sinks, options.spark_master))
         self.joins.check_competition()
         self._check_storage(storage.shared([*sources, *channels, *sinks]))
-        for spec, message in kafka.warnings(sources, self.joins.channels, sinks):
+        for spec, message in kafka.warnings(sources, self.joins.channels, sinks, drains):
             self.report.warn(spec.place, spec.path, message)
         for names, found in (
-            (_GROUP_OPTIONS, kafka.refused_groups(self.joins.channels, sinks)),
-            (_TOPIC_OPTIONS, kafka.loops(self.joins.channels, sinks)),
+            (_GROUP_OPTIONS, kafka.refused_groups(drains)),
+            (_TOPIC_OPTIONS, kafka.loops(drains)),
         ):
             for spec, message in found:
                 written = self.lines[spec.path]
                 prop = next((written[name] for name in names if name in written), None)
                 self.report.error(prop.place if prop else spec.place, spec.path, message)
-        for spec, message in storage.volatile(sinks, self.joins.channels):
+        for spec, message in storage.volatile(drains):
             self.report.warn(spec.place, spec.path, message, differs=True)
-        for spec, message in kafka.guarantees(self.joins.channels, sinks):
+        for spec, message in kafka.guarantees(drains):
             self.report.note(spec.place, spec.path, message)
         self._check_audit(channels)
         self.joins.check_ends(channels)
@@ -277,11 +278,9 @@ class Builder:
         for spec, message in found:
             self.report.error(spec.place, spec.path, message)
 
-    def _check_runners(self, sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> None:
+    def _check_runners(self, drains: kafka.Drains, groups: tuple[SinkGroupSpec, ...]) -> None:
         grouped = _grouped(groups)
-        for spec in sinks:
-            if (channel := self.joins.channels.get(spec.channel)) is None:
-                continue
+        for spec, channel in drains:
             drain = SinkBinding(
                 cast(type[Sink | StreamingSink], spec.cls),
                 cast(type[Channel], channel.cls),

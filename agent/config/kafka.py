@@ -10,11 +10,16 @@ from plugins import CommittingSink, Config, StreamingSink
 from plugins.shared.kafkaclient import KafkaEndConfig, refused_group
 
 Warning = tuple[ComponentSpec, str]
+Drains = Sequence[tuple[SinkSpec, ChannelSpec]]
+"""Each sink with its channel."""
 _IN_ITS_OWN = "writes to topic {}, which is that of its own channel: it would read its own events again without end"
 
 
 def warnings(
-    sources: Sequence[SourceSpec], channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
+    sources: Sequence[SourceSpec],
+    channels: Mapping[str, ChannelSpec | None],
+    sinks: Sequence[SinkSpec],
+    drains: Drains,
 ) -> Iterator[Warning]:
     """A sentence for each loop of events."""
     for source in sources:
@@ -25,29 +30,24 @@ def warnings(
             for sink in sinks:
                 if sink.channel == name:
                     yield from _loop(source, sink)
-    for sink in sinks:
-        channel = channels.get(sink.channel)
-        if channel is not None and issubclass(sink.cls, StreamingSink):
+    for sink, channel in drains:
+        if issubclass(sink.cls, StreamingSink):
             for topic in cast(StreamingSink[Any], sink.make()).topics() & {*_topics(channel)}:
                 yield sink, _IN_ITS_OWN.format(topic)
 
 
-def loops(
-    channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
-) -> Iterator[tuple[ComponentSpec, str]]:
+def loops(drains: Drains) -> Iterator[Warning]:
     """A sentence for each Kafka sink that would write all of its events back into its own channel."""
-    for sink in sinks:
-        channel = channels.get(sink.channel)
-        if channel is not None and share_brokers(sink.config, channel.config):
+    for sink, channel in drains:
+        if share_brokers(sink.config, channel.config):
             for topic in set(_topics(channel)) & set(sink.config.writes()):
                 yield sink, _IN_ITS_OWN.format(topic)
 
 
-def guarantees(channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]) -> Iterator[Warning]:
+def guarantees(drains: Drains) -> Iterator[Warning]:
     """A sentence for each Kafka sink that cannot be exactly once. In Flume none can."""
-    for sink in sinks:
-        channel = channels.get(sink.channel)
-        if channel is None or not isinstance(sink.config, KafkaEndConfig):
+    for sink, channel in drains:
+        if not isinstance(sink.config, KafkaEndConfig):
             continue
         if not isinstance(channel.config, KafkaEndConfig):
             yield (
@@ -63,21 +63,13 @@ def guarantees(channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkS
             )
 
 
-def refused_groups(
-    channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
-) -> Iterator[tuple[ComponentSpec, str]]:
+def refused_groups(drains: Drains) -> Iterator[Warning]:
     """A sentence for each sink, or channel, whose consumer group no transaction of a Kafka sink can hold."""
-    for sink in sinks:
-        channel = channels.get(sink.channel)
-        if (
-            channel is None
-            or not issubclass(sink.cls, CommittingSink)
-            or not share_brokers(sink.config, channel.config)
-        ):
-            continue
-        group = sink.group or str(getattr(channel.config, "group_id", ""))
-        if why := refused_group(group):
-            yield (sink, why) if sink.group else (channel, f"{why} ({sink.path} is exactly once)")
+    for sink, channel in drains:
+        if issubclass(sink.cls, CommittingSink) and share_brokers(sink.config, channel.config):
+            group = sink.group or str(getattr(channel.config, "group_id", ""))
+            if why := refused_group(group):
+                yield (sink, why) if sink.group else (channel, f"{why} ({sink.path} is exactly once)")
 
 
 def share_brokers(one: Config, other: Config) -> TypeGuard[KafkaEndConfig]:

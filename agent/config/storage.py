@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from agent.config.kafka import Drains
 from agent.options import is_local
-from agent.topology import ChannelSpec, ComponentSpec, SinkSpec
+from agent.topology import ComponentSpec, SinkSpec
 from plugins import CommittingSink, StreamingSink
 
 Error = tuple[ComponentSpec, str]
@@ -39,11 +40,10 @@ def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
             yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
 
 
-def volatile(sinks: Iterable[SinkSpec], channels: Mapping[str, ChannelSpec | None]) -> Iterator[Error]:
+def volatile(drains: Drains) -> Iterator[Error]:
     """A sentence for each sink that leaves events to a channel which loses them with the process."""
-    for spec in sinks:
-        channel = channels.get(spec.channel)
-        if channel is None or channel.make().durable or not issubclass(spec.cls, CommittingSink):
+    for spec, channel in drains:
+        if channel.make().durable or not issubclass(spec.cls, CommittingSink):
             continue
         if until := spec.make().holds():
             # Without names, so that the warning is the same for all sinks and `migrate` shows it once.
