@@ -109,6 +109,11 @@ class AgentOptions(Config):
         "them.",
     )
 
+    @property
+    def token(self) -> str:
+        """`monitoring.token`; empty if none is set."""
+        return self.monitoring_token.get_secret_value() if self.monitoring_token is not None else ""
+
     @pydantic.field_validator("spark_master")
     @classmethod
     def _check_master(cls, value: str) -> str:

@@ -78,9 +78,8 @@ def address_in(options: AgentOptions) -> Address | None:
     """Return the address of an agent with these options on this host; None if it takes any free port."""
     if not options.monitoring_port:
         return None
-    known = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.monitoring_host, options.monitoring_host)  # noqa: S104  # compared only
-    return Address(host, options.monitoring_port, known)
+    return Address(host, options.monitoring_port, options.token)
 
 
 def _of_url(url: str, token: str) -> Address:

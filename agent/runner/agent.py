@@ -7,9 +7,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from agent.audit.publishing import audit_of
 from agent.graph import graph_of
@@ -47,13 +46,6 @@ FAILED_SECONDS = 5.0
 """Longest wait of a stop for a component whose latest attempt has failed."""
 
 
-class Startable(Protocol):
-    """Part of an agent that starts with it, or with another configuration."""
-
-    def start(self) -> None:
-        """Begin, and return at once."""
-
-
 class Agent:
     """Runs an `AgentSpec`: channels first, then sinks, then sources; stops in the opposite order, draining.
 
@@ -89,25 +81,26 @@ class Agent:
 
     # --- parts
 
-    def _make(self, changes: Changes) -> list[Startable]:
-        """Make the parts that a configuration begins, all or those that changed, and return them as they start."""
+    def _make(self, changes: Changes) -> list[Callable[[], None]]:
+        """Make the parts that a configuration begins, all or those that changed, and return what starts each."""
         spec = changes.new
         channels = self._make_channels(spec, changes.channels)
         sources = [self._source(one) for one in spec.sources if one.name in changes.sources]
         sinks = [self._runner(unit) for unit in units_of(spec) if unit.path in changes.units]
         self.sources += sources
         self.sinks += sinks
-        parts: list[Startable] = [*channels, *sinks]
+        starts = [*(channel.start for channel in channels), *(sink.start for sink in sinks)]
         if changes.spark:
             remote = on_spark(spec)
             self.spark = SparkRunner(spec, remote, self.notices.add) if remote else None
-            parts += [self.spark] if self.spark is not None else []
-        parts += sources
+            starts += [self.spark.start] if self.spark is not None else []
+        starts += [one.start for one in sources]
         self._look_at_all()
         if changes.server:
-            self.server = self._server(spec)
-            parts.insert(0, self.server)
-        return [self.watch, *parts]
+            host, port = spec.options.monitoring_host, spec.options.monitoring_port
+            self.server = MetricsServer(self.registry, host, port, self.view, spec.options.token)
+            starts.insert(0, self.server.start)
+        return [self.watch.start, *starts]
 
     def _make_channels(self, spec: AgentSpec, names: Collection[str]) -> list[ChannelRunner]:
         made_now = []
@@ -135,11 +128,6 @@ class Agent:
         return SinkRunner(
             unit.sinks, self.channels[unit.channel], self.dead_letters[unit.channel], member, unit.group
         )
-
-    def _server(self, spec: AgentSpec) -> MetricsServer:
-        options = spec.options
-        token = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""
-        return MetricsServer(self.registry, options.monitoring_host, options.monitoring_port, self.view, token)
 
     def _look_at_all(self) -> None:
         """Show the parts that there are now: in the metrics, on the page, and to the watch of Kafka's brokers."""
@@ -231,7 +219,7 @@ class Agent:
                 sink.draining.clear()
             self.watch.stop()
             self._look_at_all()
-            _start([self.watch, *again])
+            _start([self.watch.start, *(source.start for source in again)])
             names = ", ".join(name for name, c in ended.items() if not c.channel.durable)
             raise FlafkaError(
                 f"channel {names} changes, and its sinks do not deliver what it holds: nothing was changed"
@@ -427,9 +415,9 @@ def member_id(agent: str, sink: str) -> str:
     return f"{socket.gethostname()}.{agent}.{sink}"
 
 
-def _start(parts: Iterable[Startable]) -> None:
-    for part in parts:
-        part.start()
+def _start(starts: Iterable[Callable[[], None]]) -> None:
+    for start in starts:
+        start()
 
 
 def _stop_channels(channels: Iterable[ChannelRunner]) -> None:

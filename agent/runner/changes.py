@@ -134,11 +134,8 @@ def between(old: Described, new: Described) -> Changes:
 
 def everything(new: Described) -> Changes:
     """Return the changes with which an agent starts: every part begins."""
-    return Changes(
-        *(new.spec, frozenset(new.channels), frozenset(new.sources), frozenset(new.units)),
-        spark=new.spark is not None,
-        server=True,
-    )
+    nothing = replace(new.spec, sources=(), channels=(), sinks=(), groups=())
+    return between(Described(nothing, {}, {}, {}, None, None), new)
 
 
 def after_failure(described: Described, changes: Changes) -> Described:

@@ -173,7 +173,10 @@ def told(error: BaseException) -> str:
             return str(error)
     except ANY_FAILURE:  # an error of a plugin may have a faulty __str__
         return type(error).__name__
-    return unforeseen(error)
+    if isinstance(error, RuntimeError) and error.args == ("can't start new thread",):
+        return "the system starts no more threads: raise `ulimit -u`, or TasksMax in the agent's systemd unit"
+    where = blamed(error)
+    return in_words(type(error), error) + (f" ({where})" if where else "")
 
 
 def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
@@ -181,14 +184,6 @@ def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
     found = _KAFKA_COMMAND.search(text)
     servers = brokers.get(found[1]) if found is not None else None
     return f"{text} --bootstrap-server {shlex.quote(servers)}" if servers else text
-
-
-def unforeseen(error: BaseException) -> str:
-    """Text of an error that no component foresaw, with the place in a plugin that raised it."""
-    if isinstance(error, RuntimeError) and error.args == ("can't start new thread",):
-        return "the system starts no more threads: raise `ulimit -u`, or TasksMax in the agent's systemd unit"
-    where = blamed(error)
-    return in_words(type(error), error) + (f" ({where})" if where else "")
 
 
 def worked(metrics: Metrics) -> None:
