@@ -9,7 +9,6 @@ two, a kill in between repeats up to `LOT` events.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, cast
@@ -41,8 +40,8 @@ Outcome = Counter[str]
 """Number of events that could not be replayed, by the reason; under the empty text those that were."""
 
 
-def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> Replayer:
-    """The one for this channel."""
+def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> ThroughSink | ThroughTopic:
+    """Return the one for this channel."""
     letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
     if isinstance(letters, FileDeadLetters):
         return ThroughSink(spec, channel, letters)
@@ -64,7 +63,7 @@ def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Itera
     yield from waiting.values()
 
 
-class Replayer(ABC):
+class Replayer:
     """Puts the dead letters of one channel back."""
 
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters) -> None:
@@ -72,14 +71,6 @@ class Replayer(ABC):
         self.letters = letters
         self.sinks = {sink.path: sink for sink in spec.sinks if sink.channel == channel.name}
         self.sources = {source.path for source in spec.sources if channel.name in source.channels}
-
-    @abstractmethod
-    def destination(self, kept: StoredDeadLetter) -> str | None:
-        """Describe the destination of one; None where the configuration no longer has the component."""
-
-    @abstractmethod
-    def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Replay them, lot by lot. FlafkaError, which says what to do, where the rest has to wait."""
 
 
 class ThroughTopic(Replayer):
@@ -95,7 +86,7 @@ class ThroughTopic(Replayer):
         self._opened = False
 
     def destination(self, kept: StoredDeadLetter) -> str | None:
-        """A group, or all of them."""
+        """Return the group, or all of them; None where the configuration no longer has the component."""
         if (sink := self.sinks.get(kept.component)) is not None:
             return f"group {self._group(sink)}"
         return "all groups" if kept.component in self.sources else None
@@ -104,7 +95,10 @@ class ThroughTopic(Replayer):
         return self._made.stream(sink.group).group
 
     def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Begin by ending what another replay of this channel has under way; lots are read after that."""
+        """Replay them, lot by lot; lots are read after another replay's transaction on this channel has ended.
+
+        Raises FlafkaError, which says what to do, where the rest has to wait.
+        """
         producer = self._producer()
         try:
             for lot in lots:
@@ -240,11 +234,11 @@ class ThroughSink(Replayer):
         self._file = letters
 
     def destination(self, kept: StoredDeadLetter) -> str | None:
-        """The sink."""
+        """Return the sink; None where the configuration no longer has it."""
         return f"sink {self.sinks[kept.component].name}, run here" if kept.component in self.sinks else None
 
     def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Have the sinks deliver, one after the other."""
+        """Have the sinks deliver, one after the other. Raises FlafkaError, as above."""
         with self._file.replaying():
             return self._deliver(lots)
 
@@ -282,7 +276,7 @@ class ThroughSink(Replayer):
             alone.stop(sink)
 
 
-def replay(replayer: Replayer, chosen: Collection[str], *, again: bool) -> Outcome:
+def replay(replayer: ThroughSink | ThroughTopic, chosen: Collection[str], *, again: bool) -> Outcome:
     """Replay these dead letters, by name."""
     try:
         return replayer.replay(lots(replayer.letters, chosen, again=again))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from agent.topology import Policy, SinkProcessorSpec
 
@@ -17,25 +16,9 @@ FORGET_SECONDS = 3600.0
 Clock = Callable[[], float]
 
 
-class SinkProcessor(Protocol):
-    """Policy of a sink group: chooses a sink by name, given the outcome of each attempt."""
-
-    def attempts(self) -> Iterator[str]:
-        """The sinks to try with one batch: the next one after each failure. None where all are left alone."""
-
-    def failed(self, sink: str) -> None:
-        """Record that this sink did not deliver the batch."""
-
-    def delivered(self, sink: str) -> None:
-        """Record that this sink delivered the batch."""
-
-    def may_try(self, sink: str) -> bool:
-        """Return True unless the sink is in its penalty."""
-
-
 def sink_processor_of(
     spec: SinkProcessorSpec | None, sinks: Sequence[str], clock: Clock = time.monotonic
-) -> SinkProcessor:
+) -> Failover | LoadBalance:
     """The processor of a group with these sinks; None: they are one, without a group, and it gets every batch."""
     if spec is None:
         return LoadBalance(sinks, "round_robin", 0, clock)
