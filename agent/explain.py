@@ -126,13 +126,6 @@ def notes(cls: type[Component[Any]]) -> tuple[str, ...]:
     return (f"On sources only: {why}.",)
 
 
-def changed(ours: type[Config], other: type[Config]) -> tuple[list[str], list[Option]]:
-    """Which options another configuration of a component requires, and which have another default."""
-    known = {o.name: o.default for o in ours.options()}
-    found = [o for o in other.options() if not o.ignored and o.default != known[o.name]]
-    return [o.name for o in found if o.required], [o for o in found if not o.required]
-
-
 def explained(components: Components, kind: str, name: str) -> Explained:
     """What has that name, an alias or a Java class. Raises UnknownType."""
     if kind == AGENT:

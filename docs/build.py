@@ -204,9 +204,11 @@ def apart(config: type[Config]) -> list[str]:
 
 def differences(ours: type[Config], other: type[Config]) -> str:
     """Which defaults another configuration of a component has."""
-    required, others = explain.changed(ours, other)
-    defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in others]
-    return ", ".join([*(f"`{name}` is required" for name in required), *defaults])
+    known = {o.name: o.default for o in ours.options()}
+    found = [o for o in other.options() if not o.ignored and o.default != known[o.name]]
+    required = [f"`{o.name}` is required" for o in found if o.required]
+    defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in found if not o.required]
+    return ", ".join([*required, *defaults])
 
 
 def default(fact: explain.Fact) -> str:
