@@ -96,17 +96,13 @@ class HdfsReader:
         self._absent: Any = pyhdfs.HdfsFileNotFoundException
 
     def walk(self, root: str) -> Iterator[str]:
-        """Paths of all files below a directory."""
-        try:
-            found = self._client.list_status(root)
-        except self._absent:
-            return
-        for status in found:
-            path = str(PurePosixPath(root, status.pathSuffix))
-            if status.type == "DIRECTORY":
-                yield from self.walk(path)
-            else:
-                yield path
+        """Paths of all files below a directory; none if there is no such directory."""
+        for directory, _, files in self._client.walk(root, onerror=self._refuse):
+            yield from (str(PurePosixPath(directory, name)) for name in files)
+
+    def _refuse(self, error: Exception) -> None:
+        if not isinstance(error, self._absent):
+            raise error
 
     def read(self, path: str) -> bytes:
         """The whole of a file."""

@@ -28,7 +28,7 @@ from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
-from agent.topology import AgentSpec, SourceSpec
+from agent.topology import AgentSpec
 from plugins import Channel, FlafkaError, Metrics, OverflowConfig
 from plugins.threads import Ended
 
@@ -85,7 +85,9 @@ class Agent:
         """Make the parts that a configuration begins, all or those that changed, and return what starts each."""
         spec = changes.new
         channels = self._make_channels(spec, changes.channels)
-        sources = [self._source(one) for one in spec.sources if one.name in changes.sources]
+        sources = [
+            SourceRunner(one, self.channels, self.dead_letters) for one in spec.sources if one.name in changes.sources
+        ]
         sinks = [self._runner(unit) for unit in units_of(spec) if unit.path in changes.units]
         self.sources += sources
         self.sinks += sinks
@@ -119,9 +121,6 @@ class Agent:
             self.channels[c.name] = runner
             made_now.append(runner)
         return made_now
-
-    def _source(self, spec: SourceSpec) -> SourceRunner:
-        return SourceRunner(spec, self.channels, self.dead_letters, threading.Event())
 
     def _runner(self, unit: Unit) -> SinkRunner:
         member = member_id(self.spec.name, unit.path.split(".", 1)[1] if unit.group else unit.sinks[0].name)
@@ -213,7 +212,7 @@ class Agent:
             sink.draining.set()
         if not self._empty([c for c in ended.values() if not c.channel.durable]):
             self.sources = [s for s in self.sources if s not in sources]
-            again = [self._source(source.spec) for source in sources]
+            again = [SourceRunner(source.spec, self.channels, self.dead_letters) for source in sources]
             self.sources += again
             for sink in sinks:
                 sink.draining.clear()

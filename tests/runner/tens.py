@@ -90,7 +90,8 @@ def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give
         selector=selector or SelectorSpec(otherwise=Route(tuple(channels.keys() - optional), tuple(optional))),
     )
     letters = Letters()
-    runner = SourceRunner(spec, channels, dict.fromkeys(channels, letters), give_up or threading.Event())
+    runner = SourceRunner(spec, channels, dict.fromkeys(channels, letters))
+    runner.give_up = give_up or runner.give_up
     runner.run()
     runner.close()
     return runner, letters

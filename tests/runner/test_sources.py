@@ -102,7 +102,7 @@ def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
     channels["good"].ready.set()
     selector = SelectorSpec(otherwise=Route(("good",), ("away",)))
     spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
-    runner = SourceRunner(spec, channels, dict.fromkeys(channels, Letters()), threading.Event())
+    runner = SourceRunner(spec, channels, dict.fromkeys(channels, Letters()))
     runner.run()
     runner.close()
     assert good.held == runner.source.told == NUMBERS

@@ -29,8 +29,7 @@ from plugins.installed import at_work, described, described_method
 class SourceRunner(Worker):
     """A source, its interceptors and its selector.
 
-    `dead_letters`, by channel, keep what that channel can never take. `give_up` ends the patience of batches under
-    way: set when the agent has waited long enough for its channels.
+    `dead_letters`, by channel, keep what that channel can never take.
     """
 
     def __init__(
@@ -38,12 +37,13 @@ class SourceRunner(Worker):
         spec: SourceSpec,
         channels: Mapping[str, ChannelRunner],
         dead_letters: Mapping[str, DeadLetters],
-        give_up: threading.Event,
     ) -> None:
         source: Source = spec.make()
         super().__init__(spec.path, source)
         self.source, self.spec = source, spec
-        self.dead_letters, self.give_up = dead_letters, give_up
+        self.dead_letters = dead_letters
+        self.give_up = threading.Event()
+        """Set when the agent has waited long enough for its channels: batches under way are given up."""
         self.channels = {name: channels[name] for name in spec.channels}
         self.selector = Selector(spec.selector)
         self.taps = Taps()
