@@ -84,18 +84,14 @@ def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
 def told_of_yarn() -> str:
     """`YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty where it does not tell."""
     try:
-        hadoop = hadoop_configuration()
-    except FlafkaError:
-        return ""
-    try:
-        info, where = _active(hadoop)
+        info, where = _active(hadoop_configuration())
         nodes = _opened(f"{where}/ws/v1/cluster/metrics")[0] if info is not None else None
         if info is None or nodes is None:
             return ""
         metrics = nodes["clusterMetrics"]
         version, active = info["resourceManagerVersion"], metrics["activeNodes"]
         return f"YARN {version} with {active} NodeManager{'s' if active != 1 else ''} and {metrics['totalMB']:,} MB"
-    except _OTHERWISE:
+    except (FlafkaError, *_OTHERWISE):
         return ""
 
 
