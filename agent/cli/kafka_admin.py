@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Java's and librdkafka's names, as users have them in their files, to kafka-python's.
+# librdkafka's names, and those of Java that it takes, to kafka-python's.
 OPTIONS = {
     "bootstrap.servers": "bootstrap_servers",
     "client.id": "client_id",
@@ -173,32 +173,23 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from plugins.shared.kafkaerrors import tls_context
     from plugins.shared.kafkaproperties import client_properties
 
-    options: dict[str, Any] = {}
     with path.open("rb") as file:
         properties: dict[str, str] = javaproperties.load(file)
-    for name, value in properties.items():
-        if name in OPTIONS:
-            options[OPTIONS[name]] = value
-        elif name in MILLISECONDS:
-            if not value.isdecimal():
-                raise click.UsageError(f"{path}: {name}={value}: not a number of milliseconds")
-            options[MILLISECONDS[name]] = int(value)
-        elif name == "sasl.jaas.config":
-            options |= _login(path, value)
-        elif not name.startswith("ssl."):
-            click.echo(f"{path}: {name} is not used", err=True)
     try:
         asking = client_properties(properties)
+        options: dict[str, Any] = {ours: asking[name] for name, ours in OPTIONS.items() if name in asking}
         if "SSL" in options.get("security_protocol", "").upper():
             options["ssl_context"] = tls_context(asking)
     except (Retry, OSError, ValueError) as e:
         raise click.UsageError(f"{path}: {e}") from None
+    for name, value in properties.items():
+        if name in MILLISECONDS:
+            if not value.isdecimal():
+                raise click.UsageError(f"{path}: {name}={value}: not a number of milliseconds")
+            options[MILLISECONDS[name]] = int(value)
+        elif name == "sasl.jaas.config":
+            if not {"sasl_plain_username", "sasl_plain_password"} <= options.keys():
+                raise click.UsageError(f"{path}: {name}: no username and password in it")
+        elif name not in OPTIONS and not name.startswith("ssl."):
+            click.echo(f"{path}: {name} is not used", err=True)
     return options, asking
-
-
-def _login(path: Path, jaas: str) -> dict[str, str]:
-    """User name and password from Java's `...LoginModule required username="u" password="p";`."""
-    login = dict(re.findall(r'(username|password)\s*=\s*"([^"]*)"', jaas))
-    if login.keys() != {"username", "password"}:
-        raise click.UsageError(f"{path}: sasl.jaas.config: no username and password in it")
-    return {f"sasl_plain_{name}": value for name, value in login.items()}
