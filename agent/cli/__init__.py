@@ -6,7 +6,6 @@ import errno
 import gc
 import importlib
 import importlib.metadata
-import importlib.util
 import sys
 from typing import Any
 
@@ -59,11 +58,11 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All there are, in the order a user meets them."""
-        return [name for name in COMMANDS if _installed(name)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None where there is none."""
-        if cmd_name not in COMMANDS or not _installed(cmd_name):
+        if cmd_name not in COMMANDS:
             return None
         gc.disable()  # all that is imported stays: to look through it for garbage is a twentieth of a short command
         try:
@@ -108,10 +107,6 @@ class Root(click.Group):
                 raise
             click.secho(f"error: {_sentence(e)}", fg="red", err=True)
             sys.exit(1)
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(f"{__name__}.{name}") is not None
 
 
 _LACKING = {

@@ -87,7 +87,8 @@ class ComponentReader:
         if config is None:
             return None
         for module, extra in cls.libraries_for(config).items():
-            if extra and not _is_installed(module):
+            # Only the package is looked for: to find a module in it, Python would import it.
+            if extra and importlib.util.find_spec(module.partition(".")[0]) is None:
                 message = f"{module} is not installed: pip install 'flafka[{extra}]'"
                 self.report.uninstalled(written.place, part.path, message)
                 break
@@ -234,14 +235,6 @@ class ComponentReader:
             self.report.error(prop.place, part.path, message)
             return
         self.report.error(prop.place if prop else part.place, part.path, message)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        # Only the package: to find a module in it, Python would import it.
-        return importlib.util.find_spec(module.partition(".")[0]) is not None
-    except ModuleNotFoundError:  # the package of that module is missing
-        return False
 
 
 def comment_behind(prop: Property) -> str:
