@@ -116,7 +116,7 @@ def load_or_exit(chosen: Chosen, *, warnings: bool = False) -> AgentSpec:
 
 def load_with_cluster(chosen: Chosen) -> AgentSpec:
     """Return the agent as `load_or_exit` does, for a command that asks the brokers of its Kafka components."""
-    from agent.own_cluster import with_own_cluster
+    from agent.cli.own_cluster import with_own_cluster
 
     return with_own_cluster(load_or_exit(chosen), ask=True)
 

@@ -35,7 +35,7 @@ from agent.audit.reconciliation import (
 from agent.cli.demo_outcome import DemoResult, console
 from agent.cli.output import json_option, show_json
 from agent.jvm.jars import ensure_all
-from agent.runner.spark.home import spark_home
+from agent.jvm.spark import spark_home
 from agent.services import ServiceError
 from agent.services.cluster import Cluster, data_directory
 from agent.services.hbase import HBaseCluster

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from agent.jvm.java import Java
-from agent.runner.spark.home import JVM, spark_home
+from agent.jvm.spark import JVM, spark_home
 from agent.runner.spark.master import ask_master
 from agent.services.cluster import HOST, Cluster, java_command, listening
 from agent.services.logs import LOG4J2, log4j2_options

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent.jvm.jars import cache_directory
-from agent.runner.spark.home import spark_home
+from agent.jvm.spark import spark_home
 from agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
 from plugins import Caution, FlafkaError, Retry, require
 

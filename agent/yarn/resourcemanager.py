@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from agent.jvm.spark import brings_environment, own_address, workers_python
 from agent.options import AgentOptions
-from agent.runner.spark.session import brings_environment, own_address, workers_python
 from agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
 from plugins import Caution, FlafkaError
 

@@ -80,7 +80,6 @@ class Chain:
             start, clock = found[-1]
             self.last = self._read(f"{start:020d}")
             self.successor = self.last.successor
-            self._refuse_note()
             if self.last.id != self._published:
                 self._finish(self.last, again)
             self._tidy(clock)

@@ -7,7 +7,7 @@ import os
 import urllib.request
 from typing import Any
 
-from agent.runner.spark.home import spark_home
+from agent.jvm.spark import spark_home
 from agent.services.yarn import YarnCluster
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

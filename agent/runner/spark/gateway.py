@@ -25,9 +25,9 @@ import javaproperties
 from agent.jvm.jars import ensure
 from agent.jvm.java import find_java
 from agent.jvm.logs import last_error, tail
+from agent.jvm.spark import JVM
 from agent.onyarn import hadoop_configuration
 from agent.options import YARN, is_local
-from agent.runner.spark.home import JVM
 from agent.runner.spark.workplace import used
 from plugins import Retry, require
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from agent.jvm.spark import brings_environment, own_address, workers_python
 from agent.onyarn import OnYarn, hadoop_configuration, session_on_yarn
 from agent.options import YARN, AgentOptions, is_local, masters
 from agent.runner.spark.gateway import Gateway, connector, start_gateway
@@ -108,11 +108,6 @@ def hadoop_jvm() -> Any:
     return SparkContext._jvm
 
 
-def brings_environment(conf: Mapping[str, str]) -> bool:
-    """Whether the user sends executors an environment of their own: then nothing is packed for them."""
-    return "spark.archives" in conf or "spark.yarn.dist.archives" in conf
-
-
 def _end_accumulators_quietly() -> None:
     """The server of PySpark's accumulators writes a trace to standard error when a JVM or its context ends."""
     from pyspark import accumulators
@@ -123,11 +118,6 @@ def _end_accumulators_quietly() -> None:
     servers: tuple[Any, ...] = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
     for server in servers:
         server.handle_error = log_error
-
-
-def workers_python(options: AgentOptions) -> str:
-    """What executors on other hosts call their Python: it has to be of the driver's minor version."""
-    return options.spark_conf.get("spark.pyspark.python") or "python{}.{}".format(*sys.version_info)
 
 
 def _placed(master: str) -> dict[str, str]:
@@ -141,18 +131,6 @@ def _placed(master: str) -> dict[str, str]:
     else:
         return {}
     return {"spark.driver.host": address, "spark.driver.bindAddress": address}
-
-
-def own_address(asked: str, addresses: list[tuple[str, int]]) -> str:
-    """This host's address as the first of the masters that answers sees it. Raises `Retry` where none does."""
-    reasons = []
-    for address in addresses:
-        try:
-            with socket.create_connection(address, timeout=10) as connection:
-                return str(connection.getsockname()[0])
-        except OSError as e:
-            reasons.append(f"{address[0]}:{address[1]}: {e.strerror or e}")
-    raise Retry(f"no {asked} ({'; '.join(reasons)})")
 
 
 def stop_session(spark: Any, gateway: Gateway) -> None:

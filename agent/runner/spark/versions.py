@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from agent.jvm import ServiceError
 from agent.jvm.jars import read_lock
 from agent.jvm.java import find_java
+from agent.jvm.spark import brings_environment, own_address, workers_python
 from agent.onyarn import described, wrong_with_files, wrong_with_yarn
 from agent.options import YARN, AgentOptions, is_local, masters
 from agent.runner.spark.master import ask_master, master_version
-from agent.runner.spark.session import brings_environment, own_address, workers_python
 from plugins import Caution, FlafkaError
 
 UI_PORT = "spark.conf.spark.master.ui.port"
