@@ -45,6 +45,7 @@ KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroup
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")
 """Options that name a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
 _TOPIC_OPTIONS = ("kafka.topic", "topic")
+_PATH_OPTIONS = ("hdfs.path",)
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
@@ -106,6 +107,7 @@ class Builder:
         for names, found in (
             (_GROUP_OPTIONS, kafka.refused_groups(drains)),
             (_TOPIC_OPTIONS, kafka.loops(drains)),
+            (_PATH_OPTIONS, kafka.scattered_commit_logs(drains)),
         ):
             for spec, message in found:
                 written = self.lines[spec.path]

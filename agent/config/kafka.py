@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import CommittingSink, Config, StreamingSink
+from plugins import CommittingSink, Config, KafkaBackedChannel, StreamingSink
 from plugins.shared.kafkaclient import KafkaEndConfig, refused_group
 
 Warning = tuple[ComponentSpec, str]
@@ -70,6 +70,22 @@ def refused_groups(drains: Drains) -> Iterator[Warning]:
             group = sink.group or str(getattr(channel.config, "group_id", ""))
             if why := refused_group(group):
                 yield (sink, why) if sink.group else (channel, f"{why} ({sink.path} is exactly once)")
+
+
+def scattered_commit_logs(drains: Drains) -> Iterator[Warning]:
+    """A sentence for each sink whose commit log would be apart from that of another sink in its consumer group."""
+    first: dict[tuple[str, str | None, str], tuple[SinkSpec, str]] = {}
+    for sink, channel in drains:
+        if issubclass(channel.cls, KafkaBackedChannel) and issubclass(sink.cls, CommittingSink):
+            kind, _, place = cast(CommittingSink[Any], sink.make()).record.partition(":")
+            other, elsewhere = first.setdefault((channel.name, sink.group, kind), (sink, place))
+            if place != elsewhere:
+                yield (
+                    sink,
+                    f"has its commit log in {place}, and {other.name} of the same consumer group in {elsewhere}, where "
+                    "a group has one: give each sink a group of its own, so that each gets all events, or both the "
+                    "same path, so that they share them",
+                )
 
 
 def share_brokers(one: Config, other: Config) -> TypeGuard[KafkaEndConfig]:

@@ -63,8 +63,15 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
 
 def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
     """Return the members of a group. Raises KafkaException if the brokers do not tell them within so many seconds."""
-    groups = _asked_again(lambda: admin.list_groups(group, timeout=seconds), _MOVES, seconds)
-    return [member for one in groups for member in one.members]
+
+    def members() -> list[Any]:
+        groups = admin.list_groups(group, timeout=seconds)
+        for one in groups:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return [member for one in groups for member in one.members]
+
+    return _asked_again(members, _MOVES, seconds)
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:

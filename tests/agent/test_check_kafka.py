@@ -135,3 +135,46 @@ def test_a_sink_that_writes_into_its_own_channel_is_an_error(tmp_path, brokers, 
     line = next(at for at, one in enumerate(file.read_text().splitlines(), 1) if "k1.kafka.topic" in one)
     why = "writes to topic events, which is that of its own channel: it would read its own events again without end"
     assert said == ([("error", line, why)] if refused else [])
+
+
+SHARED = """
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1 k2
+a1.sources.s1.type = seq
+a1.sources.s1.channels = c1
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = h1:9092
+a1.sinks.k1.type = hdfs
+a1.sinks.k1.channel = c1
+a1.sinks.k1.hdfs.path = hdfs://name:8020/logs/%{{host}}
+a1.sinks.k2.type = hdfs
+a1.sinks.k2.channel = c1
+a1.sinks.k2.hdfs.path = {path}
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "refused"),
+    [
+        ("hdfs://name:8020/logs/%{host}/more", "", False),
+        ("hdfs://name:8020/other", "", True),
+        ("file:///tmp/other", "", False),
+        ("hdfs://name:8020/other", "a1.sinks.k2.group = own", False),
+        ("hdfs://name:8020/other", "a1.channels.c1.type = memory", False),
+    ],
+)
+def test_two_places_of_one_commit_log_are_an_error(tmp_path, path, more, refused):
+    """Without the error, whichever sink begins second waits for the other one for ever."""
+    file = tmp_path / "a.conf"
+    text = SHARED.format(path=path, more="")
+    file.write_text(text.replace("a1.channels.c1.type = kafka", more) if "memory" in more else text + more)
+    _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
+    said = [(one.place.line, one.message) for one in diagnostics if one.severity == "error"]
+    why = (
+        "has its commit log in /other/.flafka, and k1 of the same consumer group in /logs/.flafka, where a group has "
+        "one: give each sink a group of its own, so that each gets all events, or both the same path, so that they "
+        "share them"
+    )
+    assert said == ([(14, why)] if refused else [])

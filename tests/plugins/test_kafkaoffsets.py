@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins.shared.kafkaoffsets import committed, offsets_at, watermarks
+from plugins.shared.kafkaoffsets import committed, members_of, offsets_at, watermarks
 
 
 def test_an_error_is_not_taken_for_a_group_without_a_position():
@@ -60,3 +60,13 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
         with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
             ask(0)
         left.clear()
+
+
+def test_a_group_of_which_its_coordinator_says_an_error_is_not_one_without_members():
+    error = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    answers = [SimpleNamespace(error=None, members=["one"]), SimpleNamespace(error=error, members=[])]
+    admin = SimpleNamespace(list_groups=lambda group, timeout: [answers.pop()])
+    assert members_of(admin, "g", 60) == ["one"]
+    answers.append(SimpleNamespace(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), members=[]))
+    with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+        members_of(admin, "g", 60)
