@@ -91,18 +91,10 @@ def split(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
     empty = arguments.truth("addEmptyStrings", False)
     trim = arguments.truth("trim", True)
 
-    def gaps(value: str) -> Iterator[tuple[int, int]]:
-        if pattern is not None:
-            yield from (match.span() for match in pattern.finditer(value) if match.end() > match.start())
-            return
-        position = 0
-        while (found := value.find(separator, position)) >= 0:
-            position = found + len(separator)
-            yield found, position
-
     def pieces(value: str) -> Iterator[str]:
+        gaps = _found(separator, value) if pattern is None else _matched(pattern, value)
         start, left = 0, limit
-        for end, following in [*gaps(value), (len(value), len(value))]:
+        for end, following in [*gaps, (len(value), len(value))]:
             piece = value[start:end].strip(_WHITESPACE) if trim else value[start:end]
             if piece or empty or targets is not None:
                 if left == 1:
@@ -125,6 +117,19 @@ def split(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
         return child(record)
 
     return process
+
+
+def _found(separator: str, value: str) -> Iterator[tuple[int, int]]:
+    """Find where each separator begins and ends."""
+    position = 0
+    while (found := value.find(separator, position)) >= 0:
+        position = found + len(separator)
+        yield found, position
+
+
+def _matched(pattern: Pattern, value: str) -> Iterator[tuple[int, int]]:
+    """Find where each match of a pattern begins and ends, but for matches of nothing."""
+    yield from (match.span() for match in pattern.finditer(value) if match.end() > match.start())
 
 
 @command("splitKeyValue")

@@ -126,3 +126,16 @@ def test_a_replay_whose_records_brokers_lose_meanwhile_goes_on_with_what_is_left
     assert "again: partition 0: the brokers have lost records from 1 on" in said(run)
     (span,) = run.spans
     assert span.complete
+
+
+def test_a_killed_replay_goes_on_in_other_partitions_than_that_which_brokers_have_cut() -> None:
+    """Behind the end of the cut partition it would wait for records that are not of the span."""
+    run = told(
+        "spark-hdfs", Step(0, "start", ("h1",)), Step(2, "put", (2, 0)), Step(2, "put", (6, 0)),
+        Step(2, "root", ("h1",)), Step(0, "put", (5, 0)), Step(0.5, "replay-span", (5, 1.0, False, "now")),
+        Step(6, "truncate", (0, 1)),
+        faults=(Fault("again", "hdfs.mkdirs", 3, Kind.LOST, 20.0, life=1),), seed=30,
+    )  # fmt: skip
+    assert "this replay has come to record 1, and what is left of the span ends before record 0 now" in said(run)
+    (span,) = run.spans
+    assert span.complete

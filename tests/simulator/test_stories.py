@@ -301,3 +301,11 @@ def test_what_retention_takes_before_a_query_has_begun_is_said(sink: str) -> Non
         faults=(Fault("driver-1", "kafka.watermarks", 2, Kind.PAUSED, 20.0),),
     )  # fmt: skip
     assert any("of t-0, which the brokers do not have" in line for line in run.world.story)
+
+
+@pytest.mark.parametrize("sink", ["solr", "hbase"])
+def test_the_records_of_a_topic_made_again_are_delivered_from_the_first_on(sink: str) -> None:
+    """The group's offset is of the topic that was deleted, and behind the first records of the new one."""
+    told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(0.5, "recreate", (0, 8)),
+    )  # fmt: skip

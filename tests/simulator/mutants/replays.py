@@ -39,7 +39,7 @@ SPANS = (
         REPLAYING,
         "        if part.reached_end < position:  #",
         "        if False:  #",
-        f"{STORIES}a_replay_is_complete_though_brokers_have_lost_what_it_had_replayed",
+        f"{STORIES}a_killed_replay_goes_on_in_other_partitions_than_that_which_brokers_have_cut",
     ),
     Mutant(
         "replay-shorter",
