@@ -307,5 +307,6 @@ def test_what_retention_takes_before_a_query_has_begun_is_said(sink: str) -> Non
 def test_the_records_of_a_topic_made_again_are_delivered_from_the_first_on(sink: str) -> None:
     """The group's offset is of the topic that was deleted, and behind the first records of the new one."""
     told(
-        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(0.5, "recreate", (0, 8)),
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (3, 0)),
+        Step(0.5, "recreate", (0, 8)),
     )  # fmt: skip
