@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.config import catalogue
-from agent.config.sinkgroups import OPTIONS as PROCESSORS
-from agent.options import AgentOptions, SinkErrors, as_written
-from plugins import Component, Components, Config, Difference, FlafkaError, Interceptor, Option, UnknownType
-from plugins.problems import suggestion
+from flafka.agent.config import catalogue
+from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
+from flafka.agent.options import AgentOptions, SinkErrors, as_written
+from flafka.plugins import Component, Components, Config, Difference, FlafkaError, Interceptor, Option, UnknownType
+from flafka.plugins.problems import suggestion
 
 KINDS = ("source", "channel", "interceptor", "sink")
 PROCESSOR = "processor"

@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Literal
 
-from agent.options import as_written
-from agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
-from plugins import Config, KafkaBackedChannel, StreamingSink
+from flafka.agent.options import as_written
+from flafka.agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
+from flafka.plugins import Config, KafkaBackedChannel, StreamingSink
 
 NodeKind = Literal["source", "interceptor", "channel", "sink"]
 EdgeKind = Literal["events", "optional", "overflow", "topic"]

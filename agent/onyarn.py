@@ -1,4 +1,4 @@
-"""Door to YARN: of the agent, this module alone imports `agent.yarn`, and only when one of its functions is called.
+"""Door to YARN: of the agent, this module alone imports `flafka.agent.yarn`, and only in its functions.
 
 They are called for `spark.master = yarn`.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from agent.options import AgentOptions
-    from agent.yarn.hadoop import HadoopConfiguration
+    from flafka.agent.options import AgentOptions
+    from flafka.agent.yarn.hadoop import HadoopConfiguration
 
 
 class OnYarn(Protocol):
@@ -50,41 +50,41 @@ def agent_on_yarn(
 
     `say` gets what keeps the application waiting, `show` its id and the address of its page.
     """
-    from agent.yarn import application
+    from flafka.agent.yarn import application
 
     return application.YarnApplication(application.tag_of(agent, configuration), say, show)
 
 
 def session_on_yarn(say: Callable[[str], None]) -> OnYarn:
     """Return the application of a session that belongs to no agent; `say` as for an agent's."""
-    from agent.yarn import application
+    from flafka.agent.yarn import application
 
     return application.YarnApplication(f"flafka-{uuid.uuid4().hex}", say)
 
 
 def hadoop_configuration() -> HadoopConfiguration:
     """Read Hadoop's configuration of this process. Raises `FlafkaError`, which says what is missing."""
-    from agent.yarn import hadoop
+    from flafka.agent.yarn import hadoop
 
     return hadoop.hadoop_configuration()
 
 
 def wrong_with_files(conf: Mapping[str, str]) -> Iterator[str]:
     """Find what is wrong with the places of the files that executors need, without a connection."""
-    from agent.yarn import kept
+    from flafka.agent.yarn import kept
 
     return kept.wrong_with_files(conf)
 
 
 def wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     """Ask the ResourceManager what would keep the agent's application from running."""
-    from agent.yarn import resourcemanager
+    from flafka.agent.yarn import resourcemanager
 
     return resourcemanager.wrong_with_yarn(options)
 
 
 def described() -> str:
     """Ask for version and size: `YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty without an answer."""
-    from agent.yarn import resourcemanager
+    from flafka.agent.yarn import resourcemanager
 
     return resourcemanager.told_of_yarn()

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Config, option
-from plugins.problems import suggestion
-from plugins.shared.kafkatopics import own_topic
+from flafka.plugins import Config, option
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.kafkatopics import own_topic
 
 YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")

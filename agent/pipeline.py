@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.runner.delivery import intercepted, opened
-from agent.runner.local.selectors import Selector
-from agent.topology import AgentSpec, SinkSpec, SourceSpec
-from plugins import Batch, Event, FlafkaError, Origin, Sink
+from flafka.agent.runner.delivery import intercepted, opened
+from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
+from flafka.plugins import Batch, Event, FlafkaError, Origin, Sink
 
 ARRIVAL = 1_767_225_600_000
 """When events come into their channels, where a test does not say it: 2026-01-01, midnight, UTC."""

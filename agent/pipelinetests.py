@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.config import load
-from agent.pipeline import ARRIVAL, Outcomes, PipelineOutput, run, source_named
-from agent.topology import AgentSpec
-from plugins import Components, Event, FlafkaError
-from plugins.problems import suggestion
+from flafka.agent.config import load
+from flafka.agent.pipeline import ARRIVAL, Outcomes, PipelineOutput, run, source_named
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components, Event, FlafkaError
+from flafka.plugins.problems import suggestion
 
 SUFFIX = ".test.toml"
 TABLES = list[dict[str, Any]]

@@ -8,7 +8,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from plugins import Components, FlafkaError, UnknownType
+from flafka.plugins import Components, FlafkaError, UnknownType
 
 COMPONENTS = ("source", "sink", "interceptor")
 KINDS = ("agent", *COMPONENTS, "processor")
@@ -16,7 +16,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
 def _package(kind: str) -> str:
-    return "plugins.templates" if kind in COMPONENTS else "agent.templates"
+    return "flafka.plugins.templates" if kind in COMPONENTS else "flafka.agent.templates"
 
 
 def template(kind: str, *, test: bool = False) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.options import AgentOptions
-from agent.runner.spark.sample import stream_of, write_micro_batch
-from agent.runner.spark.session import start_session, stop_session
-from plugins import Event, require
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.spark.sample import stream_of, write_micro_batch
+from flafka.agent.runner.spark.session import start_session, stop_session
+from flafka.plugins import Event, require
 
 TOPIC = "test"
 

@@ -1,4 +1,4 @@
-"""A configured agent, checked and typed: what `agent.config` makes of a file and the runners run."""
+"""A configured agent, checked and typed: what `flafka.agent.config` makes of a file and the runners run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.options import AgentOptions
-from plugins import Component, Config, OverflowConfig
+from flafka.agent.options import AgentOptions
+from flafka.plugins import Component, Config, OverflowConfig
 
 Runner = Literal["local", "spark"]
 SelectorKind = Literal["replicating", "multiplexing", "load_balancing"]

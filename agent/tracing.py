@@ -8,13 +8,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from agent.runner.deadletters.letters import dead_letters_of
-from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
-from agent.runner.delivery import by_id, intercepted, opened
-from agent.runner.retries import told
-from agent.topology import AgentSpec, ChannelSpec, SinkSpec
-from plugins import Batch, Event, EventId, FlafkaError, KafkaBackedChannel, PartitionClaim, Sink, Taken, Whereabouts
-from plugins.errors import ANY_FAILURE
+from flafka.agent.runner.deadletters.letters import dead_letters_of
+from flafka.agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
+from flafka.agent.runner.delivery import by_id, intercepted, opened
+from flafka.agent.runner.retries import told
+from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
+from flafka.plugins import (
+    Batch,
+    Event,
+    EventId,
+    FlafkaError,
+    KafkaBackedChannel,
+    PartitionClaim,
+    Sink,
+    Taken,
+    Whereabouts,
+)
+from flafka.plugins.errors import ANY_FAILURE
 
 _REST = r"(~[0-9a-f]{10})?-\d+-\d+-\d+(?![\w-])"
 

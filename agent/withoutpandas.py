@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from plugins.installed import plugins
+from flafka.plugins.installed import plugins
 
 
 class _Missing(importlib.abc.MetaPathFinder):

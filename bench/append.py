@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from agent.jvm.java import find_java
-from agent.services.cluster import java_command
-from agent.services.running import RunningAgent, until
 from bench.frame import CPU, RATE, Bench, Figures
 from bench.frame.kafka import Topic, numbered, same
 from bench.frame.peers import BARE, FLUME, flume
 from bench.frame.processes import cpu_seconds, listening
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import java_command
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.interop.jvm import SOURCES, compiled
 

@@ -19,13 +19,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import find_java
-from agent.services.cluster import java_command
-from agent.services.running import until
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.kafka import Topic, same
 from bench.frame.putter import made
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import java_command
+from flafka.agent.services.running import until
 
 PEERS = {"kafka-producer-perf-test": "lz4", "the same, with zstd": "zstd"}
 """A peer's name → `compression.type`."""

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from agent.jvm.java import find_java
-from agent.services.cluster import java_command
 from bench.frame import Bench, Figures, simply
-from channels.file import FileChannel
-from plugins import Batch, Event, conformance
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import java_command
+from flafka.channels.file import FileChannel
+from flafka.plugins import Batch, Event, conformance
 from tests.interop.jvm import compiled
 
 BODY = "Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=000000000 " * 2

@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.running import until
-from agent.web import page
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, FLUMES, FORMS, INTO_HDFS, PLAIN, Stored, drain
 from bench.frame.peers import flume
 from bench.frame.processes import cpu_seconds
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.running import until
+from flafka.agent.web import page
 from tests.fixtures.ports import free_port
 
 BARE, FLUME = "bare consumer and upload", "Apache Flume hdfs sink"

@@ -28,12 +28,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from agent.services.running import until
 from bench.frame import CPU, RATE, Bench, Figures, Row
 from bench.frame.kafka import Topic
 from bench.frame.peers import RSYSLOG
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import Lines, Receiver, by_rsyslog, ours
+from flafka.agent.services.running import until
 from tests.fixtures.cores import create_core
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 at=%019d"

@@ -14,14 +14,14 @@ import socket
 import time
 from functools import partial
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.running import RunningAgent
-from agent.services.spark import MASTER, WORKERS
-from agent.sizing import Load, costs, needs
 from bench.frame import Bench, Figures, simply
 from bench.frame.kafka import Topic
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import CONFIGURATION, Lines
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.spark import MASTER, WORKERS
+from flafka.agent.sizing import Load, costs, needs
 
 MODEL = "agent size"
 RATE = 50_000

@@ -16,20 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from agent.audit.reconciliation import HdfsReader
-from agent.config import load
-from agent.options import AgentOptions
-from agent.runner.deadletters.letters import dead_letters_of
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.moving import CommitLogMove
-from agent.runner.spark.job import Job, SinkJob
-from agent.runner.spark.query import Query
-from agent.runner.spark.session import start_session, stop_session
-from agent.services.hdfs import CLOSE_DELAY
-from agent.services.running import until
 from bench.frame import RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, FORMS, INTO_HDFS, PLAIN, Stored, configuration, peak_memory
-from plugins import Components, Retry
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.config import load
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.deadletters.letters import dead_letters_of
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.spark.job import Job, SinkJob
+from flafka.agent.runner.spark.query import Query
+from flafka.agent.runner.spark.session import start_session, stop_session
+from flafka.agent.services.hdfs import CLOSE_DELAY
+from flafka.agent.services.running import until
+from flafka.plugins import Components, Retry
 
 ADDRESS = r"[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}"
 """As the interceptor `mask` has it."""

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.frame import CPU, Bench, Figures, simply
-from plugins import Batch, Event, Origin
-from sinks.hdfs import HdfsConfig
-from sinks.hdfs.formats import format_of
-from sinks.hdfs.sink import HdfsSink
-from sinks.hdfs.staging import Staging
-from sinks.serializers import fetch
+from flafka.plugins import Batch, Event, Origin
+from flafka.sinks.hdfs import HdfsConfig
+from flafka.sinks.hdfs.formats import format_of
+from flafka.sinks.hdfs.sink import HdfsSink
+from flafka.sinks.hdfs.staging import Staging
+from flafka.sinks.serializers import fetch
 
 BATCHES, EVENTS, HOSTS = 20, 10_000, 20
 WORDS = [

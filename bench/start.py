@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from agent.services.running import RunningAgent
 from bench.frame import Bench, Figures, simply
 from bench.frame.kafka import Topic
 from bench.frame.peers import FLUME, flume
 from bench.frame.processes import cpu_seconds, listening
 from bench.frame.syslog import CONFIGURATION, FLUME_CONFIGURATION
+from flafka.agent.services.running import RunningAgent
 from tests.fixtures.ports import free_port
 
 KINDS = 20
@@ -86,7 +86,7 @@ def checked(file: str) -> Figures:
     """`agent check`, which finds nothing wrong."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "agent", "check", "-c", file], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "flafka", "check", "-c", file], capture_output=True, text=True, check=False
     )
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stdout + done.stderr

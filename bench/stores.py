@@ -16,10 +16,10 @@ from collections.abc import Iterable
 import happybase
 import pyarrow as pa
 
-from agent.audit.reconciliation import hbase_rows, solr_documents
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, DELIVERY, PLAIN, Stored, drain
 from bench.frame.kafka import same
+from flafka.agent.audit.reconciliation import hbase_rows, solr_documents
 from tests.fixtures.cores import create_core
 
 BARE = {"hbase": "bare consumer and happybase", "solr": "bare consumer and pysolr"}

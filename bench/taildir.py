@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from agent.services.running import RunningAgent, until
 from bench.frame import CPU, RATE, Bench, Figures, Missing, simply
 from bench.frame.kafka import Topic, same
 from bench.frame.peers import FLUME, FLUME_TUNED, RSYSLOG, TUNED, flume, rsyslog
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import Lines
+from flafka.agent.services.running import RunningAgent, until
 
 CONFIGURATION = """
 a.sources = files

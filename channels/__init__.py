@@ -1,14 +1,14 @@
 """Channels: what holds events between sources and sinks."""
 
-from plugins import Component, hookimpl
+from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
     """The built-in channels."""
-    from channels.file import FileChannel
-    from channels.kafka import KafkaChannel
-    from channels.memory import MemoryChannel
-    from channels.spillable import SpillableMemoryChannel
+    from flafka.channels.file import FileChannel
+    from flafka.channels.kafka import KafkaChannel
+    from flafka.channels.memory import MemoryChannel
+    from flafka.channels.spillable import SpillableMemoryChannel
 
     return [FileChannel, KafkaChannel, MemoryChannel, SpillableMemoryChannel]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from plugins import Config, agreement, option
+from flafka.plugins import Config, agreement, option
 
 _BY_DEFAULT = ("capacity", "overflowCapacity", "transactionCapacity")
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import pydantic
 
-from channels.bounded import BoundedConfig
-from plugins import (
+from flafka.channels.bounded import BoundedConfig
+from flafka.plugins import (
     Batch,
     Channel,
     Difference,

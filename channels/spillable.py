@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from channels.file import FileChannel, FileChannelConfig
-from channels.file.differences import FILES, SPILLABLE
-from plugins import option
+from flafka.channels.file import FileChannel, FileChannelConfig
+from flafka.channels.file.differences import FILES, SPILLABLE
+from flafka.plugins import option
 
 MEMORY = "all events are written to files at once; what was written lately is read from memory"
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import click
 
-from agent import explain
-from agent.cli import main as cli
-from agent.config import catalogue
-from agent.config.runners import TABLE
-from agent.config.sinkgroups import OPTIONS as PROCESSORS
-from agent.options import AgentOptions, SinkErrors
 from bench.frame import kept
-from plugins import Component, Components, Config, Difference, UnknownType
-from plugins.shared.javaclass import FAMILIES
+from flafka.agent import explain
+from flafka.agent.cli import main as cli
+from flafka.agent.config import catalogue
+from flafka.agent.config.runners import TABLE
+from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
+from flafka.agent.options import AgentOptions, SinkErrors
+from flafka.plugins import Component, Components, Config, Difference, UnknownType
+from flafka.plugins.shared.javaclass import FAMILIES
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"

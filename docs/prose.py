@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 UNFINISHED = ROOT / "docs/prose-unfinished.txt"
-PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "bench", "docs", "flafka.py")
+PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "bench", "docs", "flafka")
 LONGEST_SENTENCE_WORDS = 25
 FIRST_WORDS = re.compile(
     r"^(What|Who|Whose|Whom|Whether|Where|When|How|Which|Why|It|Its|Those|These|They|Their|That|This|All|None|Nothing|"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from plugins.columns import Array
-from plugins.shared.octets import Ints, bytes_of, rows_at
+from flafka.plugins.columns import Array
+from flafka.plugins.shared.octets import Ints, bytes_of, rows_at
 
 _SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
 PATTERN = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import PatternConfig, PatternInterceptor, compilable
-from plugins import Batch, agreement, option
+from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, compilable
+from flafka.plugins import Batch, agreement, option
 
 
 class FilterConfig(PatternConfig):

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.columns import Array
-from plugins.shared.octets import Ints, bytes_of, places, rows_at
+from flafka.plugins.columns import Array
+from flafka.plugins.shared.octets import Ints, bytes_of, places, rows_at
 
 OCTET = "[0-2]?[0-9]{1,2}"
 PATTERN = rf"{OCTET}\.{OCTET}\.{OCTET}\.{OCTET}"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import preserve_existing
-from plugins import Batch, Config, Interceptor, agreement, option
+from flafka.interceptors.patterns import preserve_existing
+from flafka.plugins import Batch, Config, Interceptor, agreement, option
 
 WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What comes of a body that cannot be read."""

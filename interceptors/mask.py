@@ -31,13 +31,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors import cards, ipv4
-from interceptors.patterns import PatternConfig, PatternInterceptor
-from plugins import Batch, agreement, option
-from plugins.columns import Array
-from plugins.problems import suggestion
-from plugins.shared.octets import bytes_of, rows_at, slices
-from plugins.shared.regex import Regex
+from flafka.interceptors import cards, ipv4
+from flafka.interceptors.patterns import PatternConfig, PatternInterceptor
+from flafka.plugins import Batch, agreement, option
+from flafka.plugins.columns import Array
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.octets import bytes_of, rows_at, slices
+from flafka.plugins.shared.regex import Regex
 
 Mask = npt.NDArray[np.bool_]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from plugins import Batch, Difference, Event, Interceptor, agreement, option
-from plugins.morphline.options import DIFFERENCES, MorphlineConfig
-from plugins.morphline.record import BODY, Failed, MorphlineRecord, text
-from plugins.options import with_default
+from flafka.plugins import Batch, Difference, Event, Interceptor, agreement, option
+from flafka.plugins.morphline.options import DIFFERENCES, MorphlineConfig
+from flafka.plugins.morphline.record import BODY, Failed, MorphlineRecord, text
+from flafka.plugins.options import with_default
 
 if TYPE_CHECKING:
-    from plugins.morphline.morphline import Morphline
+    from flafka.plugins.morphline.morphline import Morphline
 
 
 class MorphlineInterceptorConfig(MorphlineConfig):

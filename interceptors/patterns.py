@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from plugins import Batch, Config, Difference, Interceptor, Problem, agreement, option
-from plugins.shared.javaregex import NotLinear
-from plugins.shared.regex import LONGEST, Regex, TooSlow
+from flafka.plugins import Batch, Config, Difference, Interceptor, Problem, agreement, option
+from flafka.plugins.shared.javaregex import NotLinear
+from flafka.plugins.shared.regex import LONGEST, Regex, TooSlow
 
 
 class PatternConfig(Config):

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
-from plugins import Batch, Difference, agreement, option
-from plugins.columns import Array
-from plugins.problems import suggestion
-from plugins.shared.javaclass import cannot_run, is_java_class
-from plugins.shared.jodatime import TimePattern
+from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
+from flafka.plugins import Batch, Difference, agreement, option
+from flafka.plugins.columns import Array
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.shared.jodatime import TimePattern
 
 _PACKAGE = "org.apache.flume.interceptor."
 _AS_IT_IS = ("DEFAULT", f"{_PACKAGE}RegexExtractorInterceptorPassThroughSerializer")

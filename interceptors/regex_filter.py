@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
-from plugins import Batch, option
+from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
+from flafka.plugins import Batch, option
 
 
 class RegexFilterConfig(PatternConfig):

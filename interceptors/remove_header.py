@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import PatternConfig, PatternInterceptor, compilable
-from plugins import Batch, option
-from plugins.shared.regex import TooSlow, backtracking
+from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, compilable
+from flafka.plugins import Batch, option
+from flafka.plugins.shared.regex import TooSlow, backtracking
 
 
 class RemoveHeaderConfig(PatternConfig):

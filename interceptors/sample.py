@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import pyarrow as pa
 
-from plugins import Batch, Config, Interceptor, agreement, option
+from flafka.plugins import Batch, Config, Interceptor, agreement, option
 
 
 class SampleConfig(Config):

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
-from plugins import Batch, Difference, agreement, option
-from plugins.columns import Array
-from plugins.shared.charsets import text_codec
+from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
+from flafka.plugins import Batch, Difference, agreement, option
+from flafka.plugins.columns import Array
+from flafka.plugins.shared.charsets import text_codec
 
 
 class SearchReplaceConfig(PatternConfig):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from interceptors.patterns import preserve_existing
-from plugins import Batch, Config, Interceptor, option
+from flafka.interceptors.patterns import preserve_existing
+from flafka.plugins import Batch, Config, Interceptor, option
 
 
 class StaticConfig(Config):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from interceptors.patterns import preserve_existing
-from plugins import Batch, Config, Interceptor, option
+from flafka.interceptors.patterns import preserve_existing
+from flafka.plugins import Batch, Config, Interceptor, option
 
 
 class TimestampConfig(Config):

@@ -8,9 +8,9 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 
-from interceptors.patterns import preserve_existing
-from plugins import Batch, Config, Interceptor, option
-from plugins.columns import Array
+from flafka.interceptors.patterns import preserve_existing
+from flafka.plugins import Batch, Config, Interceptor, option
+from flafka.plugins.columns import Array
 
 _LENGTH = 36
 _DASHES = (8, 13, 18, 23)

@@ -1,8 +1,8 @@
-"""What a component is made of. Built-ins and plugin authors alike write `from plugins import Source`.
+"""What a component is made of. Built-ins and plugin authors alike write `from flafka.plugins import Source`.
 
 A plugin is a module with a `components()` hook, named by an entry point of the group `flafka`:
 
-    from plugins import Batch, Config, Event, Source, hookimpl, option
+    from flafka.plugins import Batch, Config, Event, Source, hookimpl, option
 
     class Ticks(Source[TicksConfig]):
         type_name = "ticks"
@@ -12,8 +12,8 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
     def components(): return [Ticks]
 """
 
-from plugins.batch import Batch
-from plugins.channel import (
+from flafka.plugins.batch import Batch
+from flafka.plugins.channel import (
     Channel,
     FlumeDirectories,
     LastRecord,
@@ -26,14 +26,23 @@ from plugins.channel import (
     Whereabouts,
     replay_group,
 )
-from plugins.columns import MAX_HEADER_COLUMNS
-from plugins.component import Caution, Component, PortTaken, require
-from plugins.declared import Option
-from plugins.differences import Difference
-from plugins.errors import Conflict, FlafkaError, MissingExtra, NotCommitted, Rejected, Retry, Unreachable, Unwritable
-from plugins.event import Event, EventId
-from plugins.interceptor import Interceptor
-from plugins.kafkachannel import (
+from flafka.plugins.columns import MAX_HEADER_COLUMNS
+from flafka.plugins.component import Caution, Component, PortTaken, require
+from flafka.plugins.declared import Option
+from flafka.plugins.differences import Difference
+from flafka.plugins.errors import (
+    Conflict,
+    FlafkaError,
+    MissingExtra,
+    NotCommitted,
+    Rejected,
+    Retry,
+    Unreachable,
+    Unwritable,
+)
+from flafka.plugins.event import Event, EventId
+from flafka.plugins.interceptor import Interceptor
+from flafka.plugins.kafkachannel import (
     Backlog,
     Broker,
     ClusterLook,
@@ -42,14 +51,14 @@ from plugins.kafkachannel import (
     Onlooker,
     OverflowConfig,
 )
-from plugins.manager import Components, UnknownType, UnusableType, hookimpl
-from plugins.metrics import Metrics
-from plugins.options import Config, agreement, option, with_default
-from plugins.origin import Origin
-from plugins.problems import Problem
-from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
-from plugins.source import FollowedFile, Source
-from plugins.streaming import StreamingSink
+from flafka.plugins.manager import Components, UnknownType, UnusableType, hookimpl
+from flafka.plugins.metrics import Metrics
+from flafka.plugins.options import Config, agreement, option, with_default
+from flafka.plugins.origin import Origin
+from flafka.plugins.problems import Problem
+from flafka.plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
+from flafka.plugins.source import FollowedFile, Source
+from flafka.plugins.streaming import StreamingSink
 
 __all__ = [
     "MAX_HEADER_COLUMNS",

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.columns import HEADER_TYPE, MAX_HEADER_COLUMNS, OVERFLOW_TYPE, Array, check_events, header_column
-from plugins.errors import Misuse
-from plugins.event import Event, EventId
-from plugins.origin import Origin
+from flafka.plugins.columns import HEADER_TYPE, MAX_HEADER_COLUMNS, OVERFLOW_TYPE, Array, check_events, header_column
+from flafka.plugins.errors import Misuse
+from flafka.plugins.event import Event, EventId
+from flafka.plugins.origin import Origin
 
 _BODY_FIELD = pa.field("body", pa.binary())
 _OVERFLOW_FIELD = pa.field("headers", OVERFLOW_TYPE)

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from plugins.batch import Batch
-from plugins.component import C, Component
-from plugins.errors import FlafkaError
-from plugins.event import EventId
+from flafka.plugins.batch import Batch
+from flafka.plugins.component import C, Component
+from flafka.plugins.errors import FlafkaError
+from flafka.plugins.event import EventId
 
 _REPLAY = re.compile(r"\.replay\.(.+\.\d+-\d+)$", re.ASCII)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plugins.errors import Misuse
-from plugins.event import Event
+from flafka.plugins.errors import Misuse
+from flafka.plugins.event import Event
 
 Array = Any
 """A `pyarrow.Array`; pyarrow ships no types."""

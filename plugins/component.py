@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
-from plugins.differences import Difference
-from plugins.errors import MissingExtra
-from plugins.metrics import Metrics
-from plugins.options import Config
+from flafka.plugins.differences import Difference
+from flafka.plugins.errors import MissingExtra
+from flafka.plugins.metrics import Metrics
+from flafka.plugins.options import Config
 
 C = TypeVar("C", bound=Config, default=Any)
 

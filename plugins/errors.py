@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from plugins.event import EventId
+from flafka.plugins.event import EventId
 
 ANY_FAILURE = (Exception, SystemExit)
 """What code that is not the caller's may raise: a library that cannot go on may end the program, which only the user

@@ -148,7 +148,7 @@ def raised_at(error: BaseException) -> tuple[str, int]:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith("<frozen importlib")
         and frame.f_code.co_filename not in machinery
-        and not frame.f_globals.get("__name__", "").startswith(("plugins.manager", "pluggy"))
+        and not frame.f_globals.get("__name__", "").startswith(("flafka.plugins.manager", "pluggy"))
     ]
     if not found:
         return "", 0

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from plugins.batch import Batch
-from plugins.component import C, Component
+from flafka.plugins.batch import Batch
+from flafka.plugins.component import C, Component
 
 
 class _Rejected(threading.local):

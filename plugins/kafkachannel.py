@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from plugins.channel import Channel, LastRecord, PartitionClaim, Record, Taken
-from plugins.component import C
-from plugins.errors import FlafkaError
-from plugins.event import Event, EventId
-from plugins.options import Config, option
+from flafka.plugins.channel import Channel, LastRecord, PartitionClaim, Record, Taken
+from flafka.plugins.component import C
+from flafka.plugins.errors import FlafkaError
+from flafka.plugins.event import Event, EventId
+from flafka.plugins.options import Config, option
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pluggy
 
-from plugins.channel import Channel
-from plugins.component import Component
-from plugins.errors import ANY_FAILURE, FlafkaError
-from plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
-from plugins.interceptor import Interceptor
-from plugins.mistakes import header, mistakes
-from plugins.problems import suggestion
-from plugins.sink import Sink
-from plugins.source import Source
-from plugins.streaming import StreamingSink
+from flafka.plugins.channel import Channel
+from flafka.plugins.component import Component
+from flafka.plugins.errors import ANY_FAILURE, FlafkaError
+from flafka.plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
+from flafka.plugins.interceptor import Interceptor
+from flafka.plugins.mistakes import header, mistakes
+from flafka.plugins.problems import suggestion
+from flafka.plugins.sink import Sink
+from flafka.plugins.source import Source
+from flafka.plugins.streaming import StreamingSink
 
 KINDS: dict[str, tuple[type[Component[Any]], ...]] = {
     "source": (Source,),

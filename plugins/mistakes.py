@@ -8,13 +8,13 @@ from typing import Any
 
 import pydantic
 
-from plugins.channel import Channel
-from plugins.component import Component
-from plugins.interceptor import Interceptor
-from plugins.options import Config
-from plugins.sink import CommittingSink, PlainSink, Sink
-from plugins.source import Source
-from plugins.streaming import StreamingSink
+from flafka.plugins.channel import Channel
+from flafka.plugins.component import Component
+from flafka.plugins.interceptor import Interceptor
+from flafka.plugins.options import Config
+from flafka.plugins.sink import CommittingSink, PlainSink, Sink
+from flafka.plugins.source import Source
+from flafka.plugins.streaming import StreamingSink
 
 CONTRACT = (Component, Source, Channel, Interceptor, Sink, CommittingSink, PlainSink, StreamingSink)
 ITERATED = ("batches", "probe", "followed", "exclusive")

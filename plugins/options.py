@@ -14,9 +14,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-from plugins.declared import REQUIRED, Option, is_union, option_of
-from plugins.problems import Problem, problems_of, unknown
-from plugins.units import not_in_unit
+from flafka.plugins.declared import REQUIRED, Option, is_union, option_of
+from flafka.plugins.problems import Problem, problems_of, unknown
+from flafka.plugins.units import not_in_unit
 
 
 def option(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plugins.event import EventId
+from flafka.plugins.event import EventId
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from plugins.declared import Option
+from flafka.plugins.declared import Option
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugins.batch import Batch
-from plugins.channel import LastRecord, PartitionClaim
-from plugins.component import C, Component
-from plugins.event import EventId
+from flafka.plugins.batch import Batch
+from flafka.plugins.channel import LastRecord, PartitionClaim
+from flafka.plugins.component import C, Component
+from flafka.plugins.event import EventId
 
 UNKNOWN_RECORD = LastRecord()
 

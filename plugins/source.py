@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from plugins.batch import Batch
-from plugins.component import C, Component
+from flafka.plugins.batch import Batch
+from flafka.plugins.component import C, Component
 
 
 class FollowedFile(NamedTuple):

@@ -6,15 +6,15 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from plugins.component import C, Component
-from plugins.kafkachannel import KafkaStream
+from flafka.plugins.component import C, Component
+from flafka.plugins.kafkachannel import KafkaStream
 
 
 class StreamingSink(Component[C]):
     """A sink that is one or more Spark queries of its own rather than one that takes batches; it runs on Spark only.
 
-    The driver hands it the channel as a streaming DataFrame (`plugins.shared.frames.EVENTS`) and starts what it makes
-    of it. The queries' checkpoints are their state and their positions; the group's offsets are a copy.
+    The driver hands it the channel as a streaming DataFrame (`EVENTS` of `plugins/shared/frames.py`) and starts what
+    it makes of it. The queries' checkpoints are their state and their positions; the group's offsets are a copy.
     """
 
     @property

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plugins.errors import ANY_FAILURE
+from flafka.plugins.errors import ANY_FAILURE
 
 log = logging.getLogger(__name__)
 

@@ -1,23 +1,23 @@
 """Where events go: one sink a module, named by its type."""
 
-from plugins import Component, hookimpl
+from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
     """The built-in sinks."""
-    from sinks.avro import AvroSink
-    from sinks.elasticsearch import ElasticsearchSink
-    from sinks.file_roll import FileRollSink
-    from sinks.hbase import HBaseSink
-    from sinks.hdfs import HdfsSink
-    from sinks.http import HttpSink
-    from sinks.kafka import KafkaSink
-    from sinks.logger import LoggerSink
-    from sinks.null import NullSink
-    from sinks.solr import SolrSink
-    from sinks.spark import SparkSink
-    from sinks.thrift import ThriftSink
+    from flafka.sinks.avro import AvroSink
+    from flafka.sinks.elasticsearch import ElasticsearchSink
+    from flafka.sinks.file_roll import FileRollSink
+    from flafka.sinks.hbase import HBaseSink
+    from flafka.sinks.hdfs import HdfsSink
+    from flafka.sinks.http import HttpSink
+    from flafka.sinks.kafka import KafkaSink
+    from flafka.sinks.logger import LoggerSink
+    from flafka.sinks.null import NullSink
+    from flafka.sinks.solr import SolrSink
+    from flafka.sinks.spark import SparkSink
+    from flafka.sinks.thrift import ThriftSink
 
     return [
         AvroSink,

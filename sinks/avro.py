@@ -7,10 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from plugins import Batch, option
-from plugins.shared.avrorpc import AvroFrames, AvroStatus, CompressionConfig, array, frame, opening, read_answer
-from plugins.shared.flumeevent import encode
-from sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, RpcSinkConfig
+from flafka.plugins import Batch, option
+from flafka.plugins.shared.avrorpc import (
+    AvroFrames,
+    AvroStatus,
+    CompressionConfig,
+    array,
+    frame,
+    opening,
+    read_answer,
+)
+from flafka.plugins.shared.flumeevent import encode
+from flafka.sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, RpcSinkConfig
 
 
 class AvroSinkConfig(CompressionConfig, RpcSinkConfig):

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.batch import Batch
-from plugins.shared.javazones import SHORT_NAMES
+from flafka.plugins.batch import Batch
+from flafka.plugins.shared.javazones import SHORT_NAMES
 
 Codes = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import SecretStr
 
-from plugins import Batch, Config, EventId, Rejected, Sink, agreement, option
+from flafka.plugins import Batch, Config, EventId, Rejected, Sink, agreement, option
 
 AHEAD = 100_000
 """Events after which a sink with requests under way is flushed: it sends none while it waits for the last of them."""

@@ -15,11 +15,11 @@ from typing import ClassVar
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agreement, option
-from plugins.shared.disk import make_directory, sync_directory, writable
-from sinks import serializers
-from sinks.serializers import options as declared
-from sinks.serializers.differences import SERIALIZERS
+from flafka.plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agreement, option
+from flafka.plugins.shared.disk import make_directory, sync_directory, writable
+from flafka.sinks import serializers
+from flafka.sinks.serializers import options as declared
+from flafka.sinks.serializers.differences import SERIALIZERS
 
 MOST_NAME_BYTES = 100
 """Bytes of the beginning and of the extension of a file's name, each."""

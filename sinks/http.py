@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from plugins import Batch, Difference, EventId, FlafkaError, Rejected, Retry, Sink, agreement, option
-from plugins.shared.tls import TlsClientConfig, refusal
+from flafka.plugins import Batch, Difference, EventId, FlafkaError, Rejected, Retry, Sink, agreement, option
+from flafka.plugins.shared.tls import TlsClientConfig, refusal
 
 _STATUS = re.compile(r"[1-5](?:\d\d|[Xx]{2})")
 _PAUSES = "a pause follows what is sent again, and nothing else"

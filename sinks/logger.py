@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugins import Batch, Config, Difference, Event, Sink, option
+from flafka.plugins import Batch, Config, Difference, Event, Sink, option
 
 
 class LoggerConfig(Config):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from plugins import Batch, Config, Sink
+from flafka.plugins import Batch, Config, Sink
 
 
 class NullConfig(Config):

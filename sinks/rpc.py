@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from plugins import Batch, Difference, Problem, Retry, Sink, option
-from plugins.shared.tls import TlsClientConfig
+from flafka.plugins import Batch, Difference, Problem, Retry, Sink, option
+from flafka.plugins.shared.tls import TlsClientConfig
 
 WINDOW = 8
 """Requests sent ahead of their answers."""

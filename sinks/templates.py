@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from plugins import Batch
+from flafka.plugins import Batch
 
 _ESCAPE = re.compile(r"%\{([^{}]+)\}|%\[(\w+)\]")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from plugins import Batch
-from plugins.shared.flumeevent import encode
-from plugins.shared.thriftrpc import PROTOCOLS, Protocol, ThriftConfig, ThriftFrames, ThriftStatus, frame
-from sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, RpcSinkConfig
+from flafka.plugins import Batch
+from flafka.plugins.shared.flumeevent import encode
+from flafka.plugins.shared.thriftrpc import PROTOCOLS, Protocol, ThriftConfig, ThriftFrames, ThriftStatus, frame
+from flafka.sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, RpcSinkConfig
 
 
 class ThriftSinkConfig(ThriftConfig, RpcSinkConfig):

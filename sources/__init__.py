@@ -1,24 +1,24 @@
 """Where events come from: one source a module or folder, named by its type."""
 
-from plugins import Component, hookimpl
+from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
     """The built-in sources."""
-    from sources.avro import AvroSource
-    from sources.exec import ExecSource
-    from sources.http import HttpSource
-    from sources.kafka import KafkaSource
-    from sources.log4j import Log4jSource
-    from sources.netcat import NetcatSource
-    from sources.netcatudp import NetcatUdpSource
-    from sources.seq import SeqSource
-    from sources.spooldir import SpooldirSource
-    from sources.stress import StressSource
-    from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
-    from sources.taildir import TaildirSource
-    from sources.thrift import ThriftSource
+    from flafka.sources.avro import AvroSource
+    from flafka.sources.exec import ExecSource
+    from flafka.sources.http import HttpSource
+    from flafka.sources.kafka import KafkaSource
+    from flafka.sources.log4j import Log4jSource
+    from flafka.sources.netcat import NetcatSource
+    from flafka.sources.netcatudp import NetcatUdpSource
+    from flafka.sources.seq import SeqSource
+    from flafka.sources.spooldir import SpooldirSource
+    from flafka.sources.stress import StressSource
+    from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
+    from flafka.sources.taildir import TaildirSource
+    from flafka.sources.thrift import ThriftSource
 
     return [
         AvroSource,

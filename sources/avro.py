@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plugins import Difference, agreement, option
-from plugins.shared.avrorpc import (
+from flafka.plugins import Difference, agreement, option
+from flafka.plugins.shared.avrorpc import (
     AvroFrames,
     AvroStatus,
     CompressionConfig,
@@ -15,10 +15,10 @@ from plugins.shared.avrorpc import (
     frame,
     scan,
 )
-from plugins.shared.rpcevents import RpcBatchBuilder
-from sources.ipfilter import IpFilter, Rule
-from sources.listening import Endpoint
-from sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
+from flafka.plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.sources.ipfilter import IpFilter, Rule
+from flafka.sources.listening import Endpoint
+from flafka.sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
 
 
 class AvroConfig(CompressionConfig, RpcConfig):

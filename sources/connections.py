@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from plugins import Config, Source, option
-from sources.descriptors import EXHAUSTED, most_open
+from flafka.plugins import Config, Source, option
+from flafka.sources.descriptors import EXHAUSTED, most_open
 
 AT_ONCE = 256
 """Connections accepted in a row before those that are open have their turn again."""

@@ -7,8 +7,8 @@ import socket
 import struct
 from typing import TypeVar
 
-from plugins import Config, option
-from sources.listening import Endpoint, EndpointSource
+from flafka.plugins import Config, option
+from flafka.sources.listening import Endpoint, EndpointSource
 
 LARGEST = 1 << 16
 """Bytes: no datagram is larger."""

@@ -16,9 +16,9 @@ from types import MappingProxyType
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, Problem, Retry, Source, option
-from plugins.shared.charsets import text_codec
-from sources.pace import STOP_CHECK_SECONDS, Pace
+from flafka.plugins import Batch, Config, Problem, Retry, Source, option
+from flafka.plugins.shared.charsets import text_codec
+from flafka.sources.pace import STOP_CHECK_SECONDS, Pace
 
 READ_SIZE = 256 * 1024
 MAX_EVENTS = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from plugins.shared.javaregex import JavaPattern
+from flafka.plugins.shared.javaregex import JavaPattern
 
 _GLOB = re.compile(r"(?<![\\.\])}])(?<!\\\w)\*")
 """`*` that repeats a plain character, which is rarely meant in a regular expression."""

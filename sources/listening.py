@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from plugins import Config, PortTaken, Retry, Source, option
-from plugins.shared.tls import TlsServerConfig, handshake, refusal
-from sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
+from flafka.plugins import Config, PortTaken, Retry, Source, option
+from flafka.plugins.shared.tls import TlsServerConfig, handshake, refusal
+from flafka.sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
 MAX_BYTES = 3 << 20
 """Bytes gathered for one batch: with its headers it is one record of the Kafka channel still."""

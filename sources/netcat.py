@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, option
-from plugins.shared.charsets import text_codec
-from sources.connections import Connection
-from sources.listening import MAX_BYTES, READ_SIZE, Endpoint, EndpointSource, Listener, TcpConfig
-from sources.pace import STOP_CHECK_SECONDS
+from flafka.plugins import Batch, option
+from flafka.plugins.shared.charsets import text_codec
+from flafka.sources.connections import Connection
+from flafka.sources.listening import MAX_BYTES, READ_SIZE, Endpoint, EndpointSource, Listener, TcpConfig
+from flafka.sources.pace import STOP_CHECK_SECONDS
 
 
 class NetcatConfig(TcpConfig):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from plugins import Batch, Difference, Event, option
-from sources.connections import plain
-from sources.datagrams import LARGEST, DatagramConfig, DatagramSource
-from sources.listening import FAREWELL, MAX_BYTES
-from sources.pace import STOP_CHECK_SECONDS
+from flafka.plugins import Batch, Difference, Event, option
+from flafka.sources.connections import plain
+from flafka.sources.datagrams import LARGEST, DatagramConfig, DatagramSource
+from flafka.sources.listening import FAREWELL, MAX_BYTES
+from flafka.sources.pace import STOP_CHECK_SECONDS
 
 MAX_EVENTS = 10_000
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from plugins import Batch, Difference, Source, option
-from plugins.shared.rpcevents import RpcBatchBuilder
-from plugins.threads import complain_rarely
-from sources import serving
-from sources.ipfilter import IpFilter
-from sources.listening import Endpoint
-from sources.serving import OVERHEAD, Client, Reception, ServingConfig, ServingSource
+from flafka.plugins import Batch, Difference, Source, option
+from flafka.plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.plugins.threads import complain_rarely
+from flafka.sources import serving
+from flafka.sources.ipfilter import IpFilter
+from flafka.sources.listening import Endpoint
+from flafka.sources.serving import OVERHEAD, Client, Reception, ServingConfig, ServingSource
 
 INFLATED = 256 * 1024
 """Bytes inflated at a time."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch, Config, Source, option
+from flafka.plugins import Batch, Config, Source, option
 
 
 class SeqConfig(Config):

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from plugins import Batch, Retry, Source
-from plugins.errors import ANY_FAILURE
-from plugins.shared.tls import TlsServerConfig, refusal
-from plugins.threads import in_words, start_thread
-from sources.connections import Connection, Connections
-from sources.ipfilter import IpFilter
-from sources.listening import MAX_BYTES, Endpoint, EndpointSource, TcpConfig
-from sources.pace import STOP_CHECK_SECONDS
+from flafka.plugins import Batch, Retry, Source
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.shared.tls import TlsServerConfig, refusal
+from flafka.plugins.threads import in_words, start_thread
+from flafka.sources.connections import Connection, Connections
+from flafka.sources.ipfilter import IpFilter
+from flafka.sources.listening import MAX_BYTES, Endpoint, EndpointSource, TcpConfig
+from flafka.sources.pace import STOP_CHECK_SECONDS
 
 OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""

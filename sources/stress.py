@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from plugins import Batch, Config, Event, Source, option
+from flafka.plugins import Batch, Config, Event, Source, option
 
 
 class StressConfig(Config):

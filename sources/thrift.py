@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MappingProxyType
 
-from plugins import Difference
-from plugins.shared.rpcevents import RpcBatchBuilder
-from plugins.shared.thriftrpc import (
+from flafka.plugins import Difference
+from flafka.plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.plugins.shared.thriftrpc import (
     PROTOCOLS,
     UNKNOWN_METHOD,
     Protocol,
@@ -16,8 +16,8 @@ from plugins.shared.thriftrpc import (
     ThriftStatus,
     frame,
 )
-from sources.listening import Endpoint
-from sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
+from flafka.sources.listening import Endpoint
+from flafka.sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
 
 
 class ThriftSourceConfig(ThriftConfig, RpcConfig):

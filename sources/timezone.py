@@ -6,7 +6,7 @@ import zoneinfo
 
 import pydantic
 
-from plugins import Config, option
+from flafka.plugins import Config, option
 
 
 class TimeZoneConfig(Config):

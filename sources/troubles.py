@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from plugins import Metrics
+from flafka.plugins import Metrics
 
 
 class Troubles:

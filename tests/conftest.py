@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.fixtures import examples
 
 pytest_plugins = [

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from plugins import Batch, Component, Components, Event, conformance
-from plugins.shared import thriftrpc
-from plugins.shared.avrorpc import array, frame, opening
-from plugins.shared.flumeevent import encode
-from plugins.shared.thriftrpc import PROTOCOLS
+from flafka.plugins import Batch, Component, Components, Event, conformance
+from flafka.plugins.shared import thriftrpc
+from flafka.plugins.shared.avrorpc import array, frame, opening
+from flafka.plugins.shared.flumeevent import encode
+from flafka.plugins.shared.thriftrpc import PROTOCOLS
 from tests.fixtures.kit import ON_SERVERS
 from tests.sinks.test_http import Server as HttpServer
 from tests.sources.calling import Running

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaException
 
-from agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
-from agent.options import AgentOptions
-from agent.sidetopics import producer_to
-from plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
-from plugins.shared.kafkaclient import BROKEN, failure, is_broken
+from flafka.agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
+from flafka.agent.options import AgentOptions
+from flafka.agent.sidetopics import producer_to
+from flafka.plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
+from flafka.plugins.shared.kafkaclient import BROKEN, failure, is_broken
 
 log = logging.getLogger(__name__)
 

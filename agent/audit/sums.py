@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.batch import Batch
-from plugins.columns import OVERFLOW_TYPE, Array
+from flafka.plugins.batch import Batch
+from flafka.plugins.columns import OVERFLOW_TYPE, Array
 
 MINUTE = 60_000
 """Milliseconds that are added up together, by the header `timestamp`; events without one are in minute 0."""

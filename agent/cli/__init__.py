@@ -119,7 +119,7 @@ _LACKING = {
 
 
 def _sentence(error: Exception) -> str:
-    errors = sys.modules.get("plugins.errors")  # not imported, none of it can have been raised
+    errors = sys.modules.get("flafka.plugins.errors")  # not imported, none of it can have been raised
     if errors is not None and isinstance(error, errors.FlafkaError):
         return str(error)
     if isinstance(error, OSError) and error.errno in _LACKING:

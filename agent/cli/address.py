@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from agent.cli.configured import Chosen, load_or_exit
-from agent.options import AgentOptions
+from flafka.agent.cli.configured import Chosen, load_or_exit
+from flafka.agent.options import AgentOptions
 
 MONITORING_RESPONSE_SECONDS = 5.0
 

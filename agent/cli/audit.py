@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from agent.cli.kafka_admin import naming_brokers
-from agent.cli.output import json_option, show
-from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
+from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
+from flafka.agent.cli.kafka_admin import naming_brokers
+from flafka.agent.cli.output import json_option, show
+from flafka.plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 
 if TYPE_CHECKING:
-    from agent.audit.sums import Ledger, Sum
-    from agent.topology import AgentSpec
-    from plugins import KafkaStream
+    from flafka.agent.audit.sums import Ledger, Sum
+    from flafka.agent.topology import AgentSpec
+    from flafka.plugins import KafkaStream
 
 COLUMNS = ("topic", "minute", "stage", "events", "checksum", "difference")
 Row = tuple[str, str, str, int, str, str | None]
@@ -45,7 +45,7 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
 
     It reads the reports in the topic `audit.topic`. Exit code: 1 if events are missing, too many or altered, else 0.
     """
-    from agent.audit.publishing import OPTION
+    from flafka.agent.audit.publishing import OPTION
 
     spec = load_with_cluster(chosen)
     topic = spec.options.audit_topic
@@ -82,8 +82,8 @@ def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
 
 
 def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
-    from agent.audit.sums import Ledger, read
-    from agent.runner.deadletters.stored import records
+    from flafka.agent.audit.sums import Ledger, read
+    from flafka.agent.runner.deadletters.stored import records
 
     ledger = Ledger()
     for at, _, value in records(stream, topic, since):
@@ -94,7 +94,7 @@ def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
 
 
 def _rows(topic: str, minute: int, stages: Mapping[str, Sum], differences: Mapping[str, str]) -> Iterable[Row]:
-    from agent.audit.sums import PUT, Sum
+    from flafka.agent.audit.sums import PUT, Sum
 
     start = datetime.fromtimestamp(minute / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ") if minute else "none"
     for stage in (PUT, *differences):

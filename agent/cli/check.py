@@ -15,18 +15,18 @@ import click
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from agent.cli.configured import Chosen, configuration_options, counted, show
-from agent.cli.output import json_option, show_json
-from agent.cli.own_cluster import with_own_cluster
-from agent.cli.running import held_by, running_agents
-from agent.config import Diagnostic, Mode, chosen_agent
-from agent.config.diagnostics import Severity
-from agent.config.kafka import share_brokers
-from agent.graph import graph_of, ways
-from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
-from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
-from plugins.errors import ANY_FAILURE
-from plugins.shared.kafkaclient import TopicMissing, stream_client, unreachable
+from flafka.agent.cli.configured import Chosen, configuration_options, counted, show
+from flafka.agent.cli.output import json_option, show_json
+from flafka.agent.cli.own_cluster import with_own_cluster
+from flafka.agent.cli.running import held_by, running_agents
+from flafka.agent.config import Diagnostic, Mode, chosen_agent
+from flafka.agent.config.diagnostics import Severity
+from flafka.agent.config.kafka import share_brokers
+from flafka.agent.graph import graph_of, ways
+from flafka.agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
+from flafka.plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.shared.kafkaclient import TopicMissing, stream_client, unreachable
 
 NOT_STARTED = "it would not start"
 PROBES_SECONDS = 15.0
@@ -81,11 +81,11 @@ def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
     first = next((sink for sink in spec.sinks if sink.runner == "spark"), None)
     if first is None:
         return []
-    from agent.runner.spark import versions
+    from flafka.agent.runner.spark import versions
 
     sentences = [*versions.wrong(spec.options)]
     if connect:
-        from agent.services.spark import own_pages
+        from flafka.agent.services.spark import own_pages
 
         sentences += versions.wrong_with_master(spec.options, own_pages())
     place = spec.option_places.get("spark.master", first.place)
@@ -145,7 +145,7 @@ def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
     made = channel.make()
     if not isinstance(made, KafkaBackedChannel):
         return
-    from agent.runner.retries import with_brokers
+    from flafka.agent.runner.retries import with_brokers
 
     brokers = made.stream(None).bootstrap_servers
     servers = brokers.replace(",", " ").split()
@@ -156,7 +156,7 @@ def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
 
 
 def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
-    from agent.monitoring.server import listen
+    from flafka.agent.monitoring.server import listen
 
     host, port = spec.options.monitoring_host, spec.options.monitoring_port
     try:
@@ -226,7 +226,7 @@ def _summary(
     for line in ways(graph_of(spec)):
         click.echo(f"  {line}")
     if any(sink.runner == "spark" for sink in spec.sinks):
-        from agent.runner.spark.versions import told
+        from flafka.agent.runner.spark.versions import told
 
         click.echo(f"  {told(spec.options, asking=connect)}")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.output import Verbs, json_option, show, show_json
+from flafka.agent.cli.output import Verbs, json_option, show, show_json
 
 if TYPE_CHECKING:
-    from agent.services.kafka import KafkaCluster, KafkaStatus
+    from flafka.agent.services.kafka import KafkaCluster, KafkaStatus
 
 directory_option = click.option(
     "--dir",
@@ -81,8 +81,8 @@ def _cluster(
     directory: Path | None, heap: int | None = None, node: int | None = None, hosts: Sequence[str] = ()
 ) -> "Iterator[KafkaCluster]":
     """The cluster; what fails inside is reported without a traceback, with exit code 1."""
-    from agent.services import ServiceError
-    from agent.services.kafka import HEAP_MB, KafkaCluster
+    from flafka.agent.services import ServiceError
+    from flafka.agent.services.kafka import HEAP_MB, KafkaCluster
 
     try:
         where = directory or KafkaCluster.default().directory

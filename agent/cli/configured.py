@@ -12,11 +12,9 @@ from typing import IO, Any
 
 import click
 
-import flafka
-from agent.config import Diagnostic, Mode, load
-from agent.config.diagnostics import Severity
-from agent.topology import AgentSpec, Place
-from plugins import Components
+from flafka.agent.config import Diagnostic, Mode, load
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Chosen:
     def load(self, *, notes: bool = False) -> tuple[AgentSpec | None, list[Diagnostic]]:
         """Read and check it; with `notes`, what is only to be known is among what is found."""
         components = Components()
-        spec, found = load(
+        return load(
             self.file,
             self.name,
             more=self.more,
@@ -45,9 +43,6 @@ class Chosen:
             system=self.system,
             notes=notes,
         )
-        severity: Severity = "error" if self.mode == "strict" else "warning"
-        shared = [Diagnostic(severity, Place(flafka.__file__, 0), "", text) for text in flafka.shared_packages()]
-        return None if shared and severity == "error" else spec, [*shared, *found]
 
 
 def configuration_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
@@ -116,7 +111,7 @@ def load_or_exit(chosen: Chosen, *, warnings: bool = False) -> AgentSpec:
 
 def load_with_cluster(chosen: Chosen) -> AgentSpec:
     """Return the agent as `load_or_exit` does, for a command that asks the brokers of its Kafka components."""
-    from agent.cli.own_cluster import with_own_cluster
+    from flafka.agent.cli.own_cluster import with_own_cluster
 
     return with_own_cluster(load_or_exit(chosen), ask=True)
 

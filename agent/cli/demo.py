@@ -22,7 +22,7 @@ from typing import cast
 
 import click
 
-from agent.audit.reconciliation import (
+from flafka.agent.audit.reconciliation import (
     HdfsReader,
     differences,
     hbase_rows,
@@ -32,20 +32,20 @@ from agent.audit.reconciliation import (
     solr_documents,
     stored,
 )
-from agent.cli.demo_outcome import DemoResult, console
-from agent.cli.output import json_option, show_json
-from agent.jvm.jars import ensure_all
-from agent.jvm.spark import spark_home
-from agent.services import ServiceError
-from agent.services.cluster import Cluster, data_directory
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.logs import CONF, LogPorts
-from agent.services.running import RunningAgent, free_ports
-from agent.services.solr import SolrCluster
-from agent.services.yarn import YarnCluster
-from plugins import Components, FlafkaError, KafkaBackedChannel
+from flafka.agent.cli.demo_outcome import DemoResult, console
+from flafka.agent.cli.output import json_option, show_json
+from flafka.agent.jvm.jars import ensure_all
+from flafka.agent.jvm.spark import spark_home
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import Cluster, data_directory
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.logs import CONF, LogPorts
+from flafka.agent.services.running import RunningAgent, free_ports
+from flafka.agent.services.solr import SolrCluster
+from flafka.agent.services.yarn import YarnCluster
+from flafka.plugins import Components, FlafkaError, KafkaBackedChannel
 
 NEEDED = {
     "hdfs": ("pyhdfs", "requests"),

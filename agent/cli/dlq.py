@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from agent.cli.hanging import ending_though_a_sink_hangs
-from agent.cli.kafka_admin import confirm, naming_brokers
-from agent.cli.output import Verbs, iso_time, json_option, show, show_json, utc
+from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
+from flafka.agent.cli.hanging import ending_though_a_sink_hangs
+from flafka.agent.cli.kafka_admin import confirm, naming_brokers
+from flafka.agent.cli.output import Verbs, iso_time, json_option, show, show_json, utc
 
 if TYPE_CHECKING:
-    from agent.runner.deadletters.stored import StoredDeadLetter
-    from agent.topology import AgentSpec
+    from flafka.agent.runner.deadletters.stored import StoredDeadLetter
+    from flafka.agent.topology import AgentSpec
 
 
 @click.group(cls=Verbs)
@@ -42,7 +42,7 @@ class Selection:
 
     def __call__(self, kept: StoredDeadLetter) -> bool:
         """Whether this is one of them."""
-        from agent.runner.deadletters.causes import matches
+        from flafka.agent.runner.deadletters.causes import matches
 
         time = datetime.fromtimestamp(kept.time / 1000, UTC)
         return (
@@ -62,7 +62,7 @@ class Lots:
 
     def of(self, channel: str, kept: StoredDeadLetter) -> tuple[str, str, str]:
         """Which lot this letter belongs to."""
-        from agent.runner.deadletters.causes import cause_of, common
+        from flafka.agent.runner.deadletters.causes import cause_of, common
 
         lot = channel, kept.component, cause_of(kept.reason, kept.id, kept.event)
         self._reasons[lot] = common(self._reasons.get(lot, kept.reason), kept.reason)
@@ -163,7 +163,7 @@ def replay_letters(
     What a sink rejected is given to that sink again, with its bytes, headers and id; other sinks do not see it.
     An event that is rejected again becomes a new letter. The agents may run meanwhile.
     """
-    from agent.runner.deadletterreplay import replay, replayer_of
+    from flafka.agent.runner.deadletterreplay import replay, replayer_of
 
     spec = load_with_cluster(chosen)
     replayers = {channel.name: replayer_of(spec, channel) for channel in spec.channels}
@@ -200,8 +200,8 @@ def replay_letters(
 
 
 def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, StoredDeadLetter]]:
-    from agent.runner.deadletters.letters import dead_letters_of
-    from agent.runner.deadletters.stored import Owned, read
+    from flafka.agent.runner.deadletters.letters import dead_letters_of
+    from flafka.agent.runner.deadletters.stored import Owned, read
 
     others: Counter[tuple[str, str]] = Counter()
     with naming_brokers(spec):

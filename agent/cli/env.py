@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from agent.cli.output import show, show_json
+from flafka.agent.cli.output import show, show_json
 
 
 @click.command()
@@ -19,8 +19,8 @@ def env(as_json: bool, export: bool) -> None:
     sets. A server that was never started has no address yet. The lines of --export are what conf/flafka.conf,
     conf/edge.conf and Kafka's tools are told with.
     """
-    from agent.cli.sandbox import clusters
-    from agent.services.cluster import data_directory
+    from flafka.agent.cli.sandbox import clusters
+    from flafka.agent.services.cluster import data_directory
 
     if as_json and export:
         raise click.UsageError("--json and --export exclude each other")

@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import click
 
-from agent.cli.output import json_option, show_json
-from agent.explain import AGENT, ALL, PROCESSOR, Explained, Fact, explained, kind_named, listed
-from plugins import Components
+from flafka.agent.cli.output import json_option, show_json
+from flafka.agent.explain import AGENT, ALL, PROCESSOR, Explained, Fact, explained, kind_named, listed
+from flafka.plugins import Components
 
 WIDEST = 100
 EXAMPLES = {"source": "s1", "channel": "c1", "interceptor": "i1", "sink": "k1"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from agent.cli.kafka_admin import confirm
-from agent.cli.output import show
-from plugins import Components, FlafkaError
+from flafka.agent.cli.kafka_admin import confirm
+from flafka.agent.cli.output import show
+from flafka.plugins import Components, FlafkaError
 
 Command = Callable[..., Any]
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from agent import graph as drawing
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.output import json_option
+from flafka.agent import graph as drawing
+from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.output import json_option
 
 
 @click.command()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from agent.cli import file_group, group_move
-from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
-from agent.cli.output import Verbs, json_option, show
-from plugins import PartitionClaim
-from plugins.shared.offsets import (
+from flafka.agent.cli import file_group, group_move
+from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
+from flafka.agent.cli.output import Verbs, json_option, show
+from flafka.plugins import PartitionClaim
+from flafka.plugins.shared.offsets import (
     NUL,
     OUTSIDE_SECONDS,
     OffsetMetadata,
@@ -72,7 +72,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     """
     from kafka.admin import OffsetSpec
 
-    from agent.runner.retries import with_brokers
+    from flafka.agent.runner.retries import with_brokers
 
     with connect(bootstrap_server, command_config) as admin:
         _refuse_unknown(admin, name)

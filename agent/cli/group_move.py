@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from agent.cli.kafka_admin import confirm, naming_brokers
-from agent.cli.output import json_option, show
-from agent.topology import AgentSpec, SinkSpec
-from plugins import CommittingSink, FlafkaError, KafkaBackedChannel
+from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
+from flafka.agent.cli.kafka_admin import confirm, naming_brokers
+from flafka.agent.cli.output import json_option, show
+from flafka.agent.topology import AgentSpec, SinkSpec
+from flafka.plugins import CommittingSink, FlafkaError, KafkaBackedChannel
 
 PATH = "hdfs.path"
 
@@ -60,7 +60,7 @@ def _moving(spec: AgentSpec, sink: SinkSpec, to: str | None) -> tuple[str, SinkS
 
 
 def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> list[tuple[str, str, str, bool]]:
-    from agent.runner.moving import CommitLogMove
+    from flafka.agent.runner.moving import CommitLogMove
 
     sink: CommittingSink = spec.make()
     try:

@@ -14,7 +14,7 @@ import click
 @contextmanager
 def ending_though_a_sink_hangs() -> Iterator[None]:
     """End the process at once, with a sentence or after Ctrl-C, where threads are left that Python would wait for."""
-    from agent.runner.local.alone import Hangs
+    from flafka.agent.runner.local.alone import Hangs
 
     try:
         yield

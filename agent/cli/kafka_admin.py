@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from agent.topology import AgentSpec
+    from flafka.agent.topology import AgentSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,12 +49,12 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    from agent.services import ServiceError
-    from agent.services.kafka import KafkaCluster
-    from plugins import Retry
-    from plugins.shared.kafkaclient import away
-    from plugins.shared.kafkaerrors import metadata
-    from plugins.shared.kafkaproperties import QUIET
+    from flafka.agent.services import ServiceError
+    from flafka.agent.services.kafka import KafkaCluster
+    from flafka.plugins import Retry
+    from flafka.plugins.shared.kafkaclient import away
+    from flafka.plugins.shared.kafkaerrors import metadata
+    from flafka.plugins.shared.kafkaproperties import QUIET
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
     options, asking = read_config(command_config) if command_config else ({}, {})
@@ -87,8 +87,8 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 @contextlib.contextmanager
 def naming_brokers(spec: "AgentSpec") -> Iterator[None]:
     """For commands that use an agent's own connections: what fails inside says which of its brokers are away."""
-    from plugins import FlafkaError
-    from plugins.shared.kafkaclient import away
+    from flafka.plugins import FlafkaError
+    from flafka.plugins.shared.kafkaclient import away
 
     try:
         yield
@@ -138,7 +138,7 @@ def refuse_errors(
 
 
 def _refuse_name(topic: str) -> None:
-    from plugins.shared.kafkatopics import checked_topic
+    from flafka.plugins.shared.kafkatopics import checked_topic
 
     try:
         checked_topic(topic)
@@ -169,9 +169,9 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     import javaproperties
 
-    from plugins import Retry
-    from plugins.shared.kafkaerrors import tls_context
-    from plugins.shared.kafkaproperties import client_properties
+    from flafka.plugins import Retry
+    from flafka.plugins.shared.kafkaerrors import tls_context
+    from flafka.plugins.shared.kafkaproperties import client_properties
 
     with path.open("rb") as file:
         properties: dict[str, str] = javaproperties.load(file)

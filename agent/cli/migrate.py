@@ -15,14 +15,14 @@ from typing import NoReturn
 
 import click
 
-from agent.cli.configured import show, system_properties
-from agent.cli.output import json_option, show_json
-from agent.config.diagnostics import Diagnostic, DiagnosticCollector
-from agent.config.load import load_part
-from agent.config.migration import Line, Migration, Verdict
-from agent.config.migration import migrate as migrated
-from agent.flumechannel.importing import import_events
-from plugins import Components, FlafkaError
+from flafka.agent.cli.configured import show, system_properties
+from flafka.agent.cli.output import json_option, show_json
+from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector
+from flafka.agent.config.load import load_part
+from flafka.agent.config.migration import Line, Migration, Verdict
+from flafka.agent.config.migration import migrate as migrated
+from flafka.agent.flumechannel.importing import import_events
+from flafka.plugins import Components, FlafkaError
 
 HEADINGS: dict[Verdict, tuple[str, str]] = {
     "needs porting": ("Needs porting", "red"),

@@ -8,8 +8,8 @@ from typing import TextIO
 
 import click
 
-from agent import scaffold
-from agent.cli.output import json_option, show_json
+from flafka.agent import scaffold
+from flafka.agent.cli.output import json_option, show_json
 
 
 @click.command()
@@ -84,9 +84,9 @@ def new(
 
 
 def _new_test(name: str, events: TextIO | None, conf: Path | None, source: str | None, as_json: bool) -> None:
-    from agent.cli.configured import Chosen, load_or_exit
-    from agent.pipelinetests import SUFFIX, events_of_lines, written
-    from plugins import Event
+    from flafka.agent.cli.configured import Chosen, load_or_exit
+    from flafka.agent.pipelinetests import SUFFIX, events_of_lines, written
+    from flafka.plugins import Event
 
     if conf is None:
         raise click.UsageError("of which configuration? Name it with -c FILE")

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar, cast
 
-from agent.jvm import ServiceError
-from agent.topology import AgentSpec, ComponentSpec
-from plugins import FlafkaError
-from plugins.shared.kafkaclient import KafkaEndConfig
+from flafka.agent.jvm import ServiceError
+from flafka.agent.topology import AgentSpec, ComponentSpec
+from flafka.plugins import FlafkaError
+from flafka.plugins.shared.kafkaclient import KafkaEndConfig
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
@@ -33,7 +33,9 @@ def with_own_cluster(spec: AgentSpec, *, ask: bool = False) -> AgentSpec:
 def _filled(component: Spec) -> Spec:
     if not _unnamed(component):
         return component
-    from agent.services.kafka import KafkaCluster  # brings what starts servers, which most configurations do not need
+    from flafka.agent.services.kafka import (
+        KafkaCluster,  # brings what starts servers, which most configurations do not need
+    )
 
     own = KafkaCluster.default()
     try:
@@ -52,7 +54,7 @@ def _unnamed(component: ComponentSpec) -> bool:
 
 
 def _ask() -> None:
-    from agent.services.kafka import KafkaCluster
+    from flafka.agent.services.kafka import KafkaCluster
 
     with suppress(ServiceError):  # never started: the component that needs it says so
         if foreign := KafkaCluster.default().foreign_answer():

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.kafka_admin import naming_brokers
-from agent.cli.output import json_option
-from agent.cli.own_cluster import with_own_cluster
-from agent.topology import AgentSpec, SinkSpec
-from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
+from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.kafka_admin import naming_brokers
+from flafka.agent.cli.output import json_option
+from flafka.agent.cli.own_cluster import with_own_cluster
+from flafka.agent.topology import AgentSpec, SinkSpec
+from flafka.plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 
 
 @click.command()
@@ -38,12 +38,12 @@ def process(sink: str | None, chosen: Chosen, rows: int, file: Path | None, as_j
     For development: nothing is written, committed or kept. SINK may be left out if there is only one. With --events
     no broker is needed. With --json, each row is an object a line, with the output it is for; bytes are in base64.
     """
-    from agent.runner.spark.driver import reason
-    from agent.runner.spark.job import Job, SinkJob
-    from agent.runner.spark.processing import Processing
-    from agent.runner.spark.sample import read_samples
-    from agent.runner.spark.session import start_session, stop_session
-    from agent.state import state_directory
+    from flafka.agent.runner.spark.driver import reason
+    from flafka.agent.runner.spark.job import Job, SinkJob
+    from flafka.agent.runner.spark.processing import Processing
+    from flafka.agent.runner.spark.sample import read_samples
+    from flafka.agent.runner.spark.session import start_session, stop_session
+    from flafka.agent.state import state_directory
 
     spec = load_or_exit(chosen)
     samples = read_samples(file) if file is not None else None

@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from agent.cli.address import NoAnswer, address_in
-from agent.cli.configured import Chosen, configuration_options, counted, show
-from agent.cli.output import json_option, show_json
-from agent.cli.running import running_agents
-from agent.topology import AgentSpec
+from flafka.agent.cli.address import NoAnswer, address_in
+from flafka.agent.cli.configured import Chosen, configuration_options, counted, show
+from flafka.agent.cli.output import json_option, show_json
+from flafka.agent.cli.running import running_agents
+from flafka.agent.topology import AgentSpec
 
 RELOAD_SECONDS = 120.0
 """Longest wait for an agent to take over its new configuration."""

@@ -7,10 +7,10 @@ import threading
 import time
 from pathlib import Path
 
-from agent.cli.configured import Chosen
-from agent.cli.own_cluster import with_own_cluster
-from agent.runner.agent import Agent
-from plugins import FlafkaError
+from flafka.agent.cli.configured import Chosen
+from flafka.agent.cli.own_cluster import with_own_cluster
+from flafka.agent.runner.agent import Agent
+from flafka.plugins import FlafkaError
 
 log = logging.getLogger("agent.reload")
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from agent.cli.hanging import ending_though_a_sink_hangs
-from agent.cli.kafka_admin import confirm, naming_brokers
-from agent.cli.output import iso_time, json_option, show
+from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
+from flafka.agent.cli.hanging import ending_though_a_sink_hangs
+from flafka.agent.cli.kafka_admin import confirm, naming_brokers
+from flafka.agent.cli.output import iso_time, json_option, show
 
 if TYPE_CHECKING:
-    from agent.runner.replaying import Outcome, Replay
-    from agent.topology import AgentSpec
+    from flafka.agent.runner.replaying import Outcome, Replay
+    from flafka.agent.topology import AgentSpec
 
 COLUMNS = ("sink", "type", "group", "partition", "first", "last", "records", "left", "events")
 PROGRESS_SECONDS = 10.0
@@ -60,7 +60,7 @@ def replay(
 
     Dead letters are replayed by `agent dlq replay`.
     """
-    from agent.runner.replaying import replay_of
+    from flafka.agent.runner.replaying import replay_of
 
     if not start < end:
         raise click.UsageError("--from must be before --to")

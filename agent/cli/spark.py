@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.output import Verbs, json_option, show
-from plugins import FlafkaError
+from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.output import Verbs, json_option, show
+from flafka.plugins import FlafkaError
 
 
 @click.group(cls=Verbs)
@@ -27,11 +27,11 @@ def upload(chosen: Chosen, as_json: bool) -> None:
     HADOOP_CONF_DIR or YARN_CONF_DIR names the cluster. The jars go below the user's directory there, or below
     spark.yarn.stagingDir of the configuration, in `.flafka/spark`. Without it Spark uploads them at each start.
     """
-    from agent.options import YARN
-    from agent.runner.spark.gateway import kill_gateway, start_gateway
-    from agent.runner.spark.session import hadoop_jvm
-    from agent.yarn.hadoop import hadoop_configuration
-    from agent.yarn.kept import KeptFiles, remember_jars, upload_jars
+    from flafka.agent.options import YARN
+    from flafka.agent.runner.spark.gateway import kill_gateway, start_gateway
+    from flafka.agent.runner.spark.session import hadoop_jvm
+    from flafka.agent.yarn.hadoop import hadoop_configuration
+    from flafka.agent.yarn.kept import KeptFiles, remember_jars, upload_jars
 
     spec = load_or_exit(chosen)
     if spec.options.spark_master != YARN:

@@ -19,16 +19,16 @@ from functools import partial
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.own_cluster import with_own_cluster
-from agent.cli.reloading import Reloader
-from agent.logs import FORM, LEVEL, log_to_stderr
-from agent.runner.agent import Agent
-from agent.runner.drain import Stuck
-from agent.stacks import tell
-from agent.systemd import Systemd
-from agent.topology import AgentSpec
-from agent.withoutpandas import do_without_pandas
+from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.own_cluster import with_own_cluster
+from flafka.agent.cli.reloading import Reloader
+from flafka.agent.logs import FORM, LEVEL, log_to_stderr
+from flafka.agent.runner.agent import Agent
+from flafka.agent.runner.drain import Stuck
+from flafka.agent.stacks import tell
+from flafka.agent.systemd import Systemd
+from flafka.agent.topology import AgentSpec
+from flafka.agent.withoutpandas import do_without_pandas
 
 log = logging.getLogger("agent")
 

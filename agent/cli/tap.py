@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.output import json_option
-from agent.monitoring.taps import find as find_point
-from agent.monitoring.taps import points, reachable, receive, socket_file
-from agent.topology import AgentSpec
+from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.output import json_option
+from flafka.agent.monitoring.taps import find as find_point
+from flafka.agent.monitoring.taps import points, reachable, receive, socket_file
+from flafka.agent.topology import AgentSpec
 
 
 @click.command()

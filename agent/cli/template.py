@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from agent import scaffold
-from plugins.shared.javaclass import is_java_class
+from flafka.agent import scaffold
+from flafka.plugins.shared.javaclass import is_java_class
 
 
 @click.command()

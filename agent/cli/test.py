@@ -11,9 +11,9 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from agent.cli.output import json_option, show_json
-from agent.pipelinetests import PipelineTestResult, tests_of
-from plugins import FlafkaError
+from flafka.agent.cli.output import json_option, show_json
+from flafka.agent.pipelinetests import PipelineTestResult, tests_of
+from flafka.plugins import FlafkaError
 
 
 @click.command()

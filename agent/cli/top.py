@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.address import Address, NoAnswer, address_of
-from agent.cli.configured import Chosen, configuration_options
-from agent.cli.output import brief, json_option, short, span
-from agent.config import chosen_agent
-from agent.monitoring.latency import BATCH
+from flafka.agent.cli.address import Address, NoAnswer, address_of
+from flafka.agent.cli.configured import Chosen, configuration_options
+from flafka.agent.cli.output import brief, json_option, short, span
+from flafka.agent.config import chosen_agent
+from flafka.agent.monitoring.latency import BATCH
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
-from agent.cli.output import Verbs, json_option, show, show_json
+from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
+from flafka.agent.cli.output import Verbs, json_option, show, show_json
 
 
 @click.group(cls=Verbs)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from agent.cli.kafka_admin import naming_brokers
-from agent.cli.output import json_option, show_json, utc
+from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
+from flafka.agent.cli.kafka_admin import naming_brokers
+from flafka.agent.cli.output import json_option, show_json, utc
 
 if TYPE_CHECKING:
-    from agent.tracing import SinkTrace, Trace
+    from flafka.agent.tracing import SinkTrace, Trace
 
 COLOURS = {"delivered": "green", "waiting": "yellow", "dead letter": "red", "missing": "red"}
 
@@ -31,8 +31,8 @@ def trace(event_id: str, chosen: Chosen, as_json: bool) -> None:
 
     Exit code: 0 if the event was found anywhere, else 1.
     """
-    from agent.tracing import id_in
-    from agent.tracing import trace as followed
+    from flafka.agent.tracing import id_in
+    from flafka.agent.tracing import trace as followed
 
     spec = load_with_cluster(chosen)
     with naming_brokers(spec):

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from agent.config import headers, kafka, storage
-from agent.config.components import ComponentReader
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.joins import Joins
-from agent.config.parts import ComponentProperties, Groups, names_in, parts, sort, without_remark
-from agent.config.paths import absolute_paths
-from agent.config.properties import Property, words
-from agent.config.runners import SinkBinding, objections
-from agent.config.selectors import SelectorReader
-from agent.config.sinkgroups import SinkGroupReader
-from agent.onyarn import hadoop_configuration
-from agent.options import YARN, AgentOptions, SinkErrors
-from agent.topology import (
+from flafka.agent.config import headers, kafka, storage
+from flafka.agent.config.components import ComponentReader
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.joins import Joins
+from flafka.agent.config.parts import ComponentProperties, Groups, names_in, parts, sort, without_remark
+from flafka.agent.config.paths import absolute_paths
+from flafka.agent.config.properties import Property, words
+from flafka.agent.config.runners import SinkBinding, objections
+from flafka.agent.config.selectors import SelectorReader
+from flafka.agent.config.sinkgroups import SinkGroupReader
+from flafka.agent.onyarn import hadoop_configuration
+from flafka.agent.options import YARN, AgentOptions, SinkErrors
+from flafka.agent.topology import (
     AgentSpec,
     ChannelSpec,
     ComponentSpec,
@@ -29,7 +29,7 @@ from agent.topology import (
     SourceSpec,
     Tolerance,
 )
-from plugins import (
+from flafka.plugins import (
     Channel,
     CommittingSink,
     Components,
@@ -38,14 +38,13 @@ from plugins import (
     Sink,
     StreamingSink,
 )
-from plugins.problems import suggestion
-from plugins.shared.kafkaclient import KafkaEndConfig
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.kafkaclient import KafkaEndConfig
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")
 """Options that name a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
 _TOPIC_OPTIONS = ("kafka.topic", "topic")
-_PATH_OPTIONS = ("hdfs.path",)
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
@@ -107,13 +106,12 @@ class Builder:
         for names, found in (
             (_GROUP_OPTIONS, kafka.refused_groups(drains)),
             (_TOPIC_OPTIONS, kafka.loops(drains)),
-            (_PATH_OPTIONS, kafka.scattered_commit_logs(drains)),
         ):
             for spec, message in found:
                 written = self.lines[spec.path]
                 prop = next((written[name] for name in names if name in written), None)
                 self.report.error(prop.place if prop else spec.place, spec.path, message)
-        for spec, message in storage.volatile(drains):
+        for spec, message in (*storage.volatile(drains), *kafka.scattered_commit_logs(drains)):
             self.report.warn(spec.place, spec.path, message, differs=True)
         for spec, message in kafka.guarantees(drains):
             self.report.note(spec.place, spec.path, message)

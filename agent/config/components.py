@@ -7,17 +7,17 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from agent.config import catalogue
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties
-from agent.config.paths import absolute_paths
-from agent.config.properties import Property
-from agent.topology import ComponentSpec
-from plugins import Component, Components, Config, Problem, UnknownType, UnusableType
-from plugins.errors import ANY_FAILURE
-from plugins.installed import blamed, described
-from plugins.problems import suggestion
-from plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.agent.config import catalogue
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties
+from flafka.agent.config.paths import absolute_paths
+from flafka.agent.config.properties import Property
+from flafka.agent.topology import ComponentSpec
+from flafka.plugins import Component, Components, Config, Problem, UnknownType, UnusableType
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.installed import blamed, described
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
 
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
 _BEHIND = re.compile(r"\s#|\s//")

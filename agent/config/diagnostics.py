@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agent.topology import Place
+from flafka.agent.topology import Place
 
 Severity = Literal["error", "warning", "note"]
 """An error keeps the agent from running; a warning may be a mistake or a loss; a note is for information."""

@@ -6,13 +6,13 @@ import codecs
 import subprocess
 from collections.abc import Callable, Mapping
 
-from agent.config import catalogue
-from agent.config.components import missing
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties, Groups, names_in, parts
-from agent.config.properties import Property
-from agent.config.substitution import Filter, Unresolved
-from plugins.problems import suggestion
+from flafka.agent.config import catalogue
+from flafka.agent.config.components import missing
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties, Groups, names_in, parts
+from flafka.agent.config.properties import Property
+from flafka.agent.config.substitution import Filter, Unresolved
+from flafka.plugins.problems import suggestion
 
 COMMAND_SECONDS = 30
 BUILT = "built are: env, external"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import KafkaBackedChannel, StreamingSink
-from plugins.problems import suggestion
-from plugins.shared.kafkaclient import KafkaEndConfig
+from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
+from flafka.plugins import KafkaBackedChannel, StreamingSink
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.kafkaclient import KafkaEndConfig
 
 TIME = "timestamp"
 

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from agent.config.components import comment_behind, missing
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import AgentProperties, ComponentProperties, names_in, without_remark
-from agent.config.properties import Property, words
-from agent.config.transactions import larger_than_transaction
-from agent.topology import ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
-from plugins import KafkaBackedChannel
-from plugins.problems import suggestion
+from flafka.agent.config.components import comment_behind, missing
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import AgentProperties, ComponentProperties, names_in, without_remark
+from flafka.agent.config.properties import Property, words
+from flafka.agent.config.transactions import larger_than_transaction
+from flafka.agent.topology import ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
+from flafka.plugins import KafkaBackedChannel
+from flafka.plugins.problems import suggestion
 
 
 class Joins:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
-from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import CommittingSink, Config, KafkaBackedChannel, StreamingSink
-from plugins.shared.kafkaclient import KafkaEndConfig, refused_group
+from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
+from flafka.plugins import CommittingSink, Config, KafkaBackedChannel, StreamingSink
+from flafka.plugins.shared.kafkaclient import KafkaEndConfig, refused_group
 
 Warning = tuple[ComponentSpec, str]
 Drains = Sequence[tuple[SinkSpec, ChannelSpec]]
@@ -82,9 +82,10 @@ def scattered_commit_logs(drains: Drains) -> Iterator[Warning]:
             if place != elsewhere:
                 yield (
                     sink,
-                    f"has its commit log in {place}, and {other.name} of the same consumer group in {elsewhere}, where "
-                    "a group has one: give each sink a group of its own, so that each gets all events, or both the "
-                    "same path, so that they share them",
+                    f"has its commit log in {place}, and {other.name} of the same consumer group in {elsewhere}: a "
+                    "partition that is reassigned from one sink to the other is delivered only after all agents of "
+                    "the group were stopped; give each sink a group of its own, so that each gets all events, or "
+                    "both the same path, so that they share them",
                 )
 
 

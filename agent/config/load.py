@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agent.config.build import Builder
-from agent.config.diagnostics import Diagnostic, DiagnosticCollector, Mode
-from agent.config.filters import config_filters
-from agent.config.parts import AGENT_WORDS
-from agent.config.properties import Property, agents_in, last_wins, parse, path_of
-from agent.config.substitution import Filter, Resolver
-from agent.topology import AgentSpec, Place
-from plugins import Components
-from plugins.problems import suggestion
+from flafka.agent.config.build import Builder
+from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector, Mode
+from flafka.agent.config.filters import config_filters
+from flafka.agent.config.parts import AGENT_WORDS
+from flafka.agent.config.properties import Property, agents_in, last_wins, parse, path_of
+from flafka.agent.config.substitution import Filter, Resolver
+from flafka.agent.topology import AgentSpec, Place
+from flafka.plugins import Components
+from flafka.plugins.problems import suggestion
 
 MAX_BYTES = 16 << 20
 """A larger file is no configuration."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from agent.config.diagnostics import Diagnostic, DiagnosticCollector, Severity
-from agent.config.load import chosen_agent, encoding_of, load_part
-from agent.config.properties import LINE, Property, agents_in, parse, path_of
-from agent.flumechannel.importing import foreseen
-from agent.topology import AgentSpec
-from plugins import Caution, Components
+from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector, Severity
+from flafka.agent.config.load import chosen_agent, encoding_of, load_part
+from flafka.agent.config.properties import LINE, Property, agents_in, parse, path_of
+from flafka.agent.flumechannel.importing import foreseen
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Caution, Components
 
 Verdict = Literal["needs porting", "differs", "runs"]
 

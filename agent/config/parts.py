@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.properties import BLANKS, LISTS, Property, words
-from agent.options import AgentOptions
-from agent.topology import Place
-from plugins.problems import suggestion
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.properties import BLANKS, LISTS, Property, words
+from flafka.agent.options import AgentOptions
+from flafka.agent.topology import Place
+from flafka.plugins.problems import suggestion
 
 Groups = dict[str, dict[str, Property]]
 """The properties of several components, by component and option."""

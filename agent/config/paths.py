@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.properties import Property
-from plugins import Option
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.properties import Property
+from flafka.plugins import Option
 
 _STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
 """Options of Kafka's Java client that name a file, which Flume passes on."""

@@ -9,8 +9,8 @@ from typing import IO, cast
 
 import javaproperties
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.topology import Place
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.topology import Place
 
 BLANKS = "".join(map(chr, range(0x21)))
 """What Java trims off a text."""

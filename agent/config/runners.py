@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from agent.topology import Runner
-from plugins import Channel, CommittingSink, KafkaBackedChannel, Sink, StreamingSink
+from flafka.agent.topology import Runner
+from flafka.plugins import Channel, CommittingSink, KafkaBackedChannel, Sink, StreamingSink
 
 
 @dataclass(frozen=True)

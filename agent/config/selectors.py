@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from agent.config import catalogue
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties, names_in
-from agent.config.properties import Property
-from agent.topology import Policy, Route, SelectorKind, SelectorSpec
-from plugins.problems import suggestion
-from plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.agent.config import catalogue
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties, names_in
+from flafka.agent.config.properties import Property
+from flafka.agent.topology import Policy, Route, SelectorKind, SelectorSpec
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
 
 KINDS: dict[str, list[str]] = {
     "replicating": ["type", "optional"],

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from agent.config import catalogue
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties, names_in
-from agent.config.properties import Property
-from agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
-from plugins import CommittingSink, Config, option
-from plugins.problems import suggestion
-from plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.agent.config import catalogue
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties, names_in
+from flafka.agent.config.properties import Property
+from flafka.agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
+from flafka.plugins import CommittingSink, Config, option
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
 
 
 class FailoverOptions(Config):

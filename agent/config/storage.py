@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.config.kafka import Drains
-from agent.options import is_local
-from agent.topology import ComponentSpec, SinkSpec
-from plugins import CommittingSink, StreamingSink
+from flafka.agent.config.kafka import Drains
+from flafka.agent.options import is_local
+from flafka.agent.topology import ComponentSpec, SinkSpec
+from flafka.plugins import CommittingSink, StreamingSink
 
 Error = tuple[ComponentSpec, str]
 

@@ -19,9 +19,9 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.properties import BLANKS, Property, path_of
-from plugins.shared.datepattern import Field, tokens
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.properties import BLANKS, Property, path_of
+from flafka.plugins.shared.datepattern import Field, tokens
 
 Filter = Callable[[str], str | None]
 """A config filter: the value of a key, or None."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.config import catalogue
-from agent.topology import ComponentSpec
+from flafka.agent.config import catalogue
+from flafka.agent.topology import ComponentSpec
 
 _BATCHES = {
     "source seq": ("batchSize", "1"),

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from agent.flumechannel.messages import POINTER, Damaged, committed, delimited, event, fields, pointed, varint
-from plugins import Event, FlafkaError, Retry
+from flafka.agent.flumechannel.messages import POINTER, Damaged, committed, delimited, event, fields, pointed, varint
+from flafka.plugins import Event, FlafkaError, Retry
 
 _LOG = re.compile(r"log-(\d+)")
 _BESIDE = re.compile(r"log-\d+(\.meta(\.tmp|\.old)?)?|(checkpoint(\.meta(\.tmp)?)?|inflight(puts|takes))(\.snappy)?")

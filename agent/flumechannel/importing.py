@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from agent.flumechannel import files
-from plugins import Batch, Caution, Channel, Event, FlafkaError, FlumeDirectories, Retry
-from plugins.shared.disk import sync_directory
+from flafka.agent.flumechannel import files
+from flafka.plugins import Batch, Caution, Channel, Event, FlafkaError, FlumeDirectories, Retry
+from flafka.plugins.shared.disk import sync_directory
 
 BATCH_EVENTS, BATCH_BYTES = 10_000, 16 << 20
 """Largest number and size, in bytes, of events that are stored together."""

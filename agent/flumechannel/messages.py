@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from plugins import Event
+from flafka.plugins import Event
 
 POINTER = struct.Struct("<BBiBi")
 """The message of a take, with its length: the number of a file, and a place in it."""

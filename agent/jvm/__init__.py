@@ -1,4 +1,4 @@
-"""Java and the jars of `locks/`, which Spark's driver and the servers of `agent.services` run."""
+"""Java and the jars of `locks/`, which Spark's driver and the servers of `flafka.agent.services` run."""
 
 
 class ServiceError(Exception):

@@ -1,10 +1,10 @@
-"""`python -m agent.jvm kafka hdfs …`: fetch the jars of these locks, and check that there is a Java."""
+"""`python -m flafka.agent.jvm kafka hdfs …`: fetch the jars of these locks, and check that there is a Java."""
 
 import sys
 
-from agent.jvm import ServiceError
-from agent.jvm.jars import ensure_all
-from agent.jvm.java import find_java
+from flafka.agent.jvm import ServiceError
+from flafka.agent.jvm.jars import ensure_all
+from flafka.agent.jvm.java import find_java
 
 try:
     find_java()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.jvm import ServiceError
-from agent.jvm.maven import Repository, find_repository
+from flafka.agent.jvm import ServiceError
+from flafka.agent.jvm.maven import Repository, find_repository
 
 if TYPE_CHECKING:
     import requests

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.jvm import ServiceError
+from flafka.agent.jvm import ServiceError
 
 OLDEST, NEWEST = 17, 23  # Kafka 4 needs 17; Hadoop 3.4 calls a security API that Java 24 removed
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from agent.jvm.jars import LOCKS, Jar
+from flafka.agent.jvm.jars import LOCKS, Jar
 
 POMS = Path(__file__).parent / "poms"
 FLATTEN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 from xml.etree import ElementTree
 
-from agent.jvm import ServiceError
+from flafka.agent.jvm import ServiceError
 
 if TYPE_CHECKING:
     import requests

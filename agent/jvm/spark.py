@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from agent.jvm import ServiceError
-from agent.options import AgentOptions
-from plugins import Retry
+from flafka.agent.jvm import ServiceError
+from flafka.agent.options import AgentOptions
+from flafka.plugins import Retry
 
 _OPENED = (
     "java.io java.lang java.lang.invoke java.lang.reflect java.net java.nio java.util java.util.concurrent "

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from agent.monitoring.latency import BATCH
-from agent.monitoring.registry import Registry
-from plugins.errors import ANY_FAILURE
-from plugins.threads import start_thread
+from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.monitoring.registry import Registry
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from plugins import Metrics
+from flafka.plugins import Metrics
 
 BATCH = "BatchMilliseconds"
 """Gauge: how long the latest batch took that came to a good end.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from plugins import Metrics
+from flafka.plugins import Metrics
 
 _SOURCE = (
     "AppendAcceptedCount AppendBatchAcceptedCount AppendBatchReceivedCount AppendReceivedCount ChannelWriteFail "

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent.monitoring.view import View
+from flafka.agent.monitoring.view import View
 
 _PARTS = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
@@ -139,5 +139,5 @@ class Guard:
 
 
 def _file(name: str) -> Response:
-    content = files("agent.monitoring.page").joinpath(name).read_bytes()
+    content = files("flafka.agent.monitoring.page").joinpath(name).read_bytes()
     return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)

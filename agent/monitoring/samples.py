@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from agent.graph import Graph, graph_of
-from agent.monitoring.taps import Point, Seen, Taps, TapSubscriber, find, points
-from agent.topology import AgentSpec, SinkSpec, SourceSpec
-from plugins import Event, Interceptor
+from flafka.agent.graph import Graph, graph_of
+from flafka.agent.monitoring.taps import Point, Seen, Taps, TapSubscriber, find, points
+from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
+from flafka.plugins import Event, Interceptor
 
 MOST_EVENTS = 50
 """The latest are kept."""

@@ -18,11 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent.monitoring.registry import Registry
-from agent.monitoring.routes import Guard, LenientJsonResponse, routes
-from agent.monitoring.view import View
-from plugins.errors import ANY_FAILURE
-from plugins.threads import complain_rarely, in_words, start_thread
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.routes import Guard, LenientJsonResponse, routes
+from flafka.agent.monitoring.view import View
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.threads import complain_rarely, in_words, start_thread
 
 log = logging.getLogger(__name__)
 

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.state import state_directory
-from agent.topology import AgentSpec, SinkSpec, SourceSpec
-from plugins import Batch
-from plugins.problems import suggestion
-from plugins.threads import start_thread
+from flafka.agent.state import state_directory
+from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
+from flafka.plugins import Batch
+from flafka.plugins.problems import suggestion
+from flafka.plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 

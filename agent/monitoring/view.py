@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agent.graph import Graph
-from agent.monitoring.history import KEPT_SECONDS, SAMPLE_SECONDS, History
-from agent.monitoring.recent import Recent
-from agent.monitoring.registry import Registry
-from agent.monitoring.samples import Samples
-from agent.monitoring.watch import KafkaWatch
-from plugins import FollowedFile
+from flafka.agent.graph import Graph
+from flafka.agent.monitoring.history import KEPT_SECONDS, SAMPLE_SECONDS, History
+from flafka.agent.monitoring.recent import Recent
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.samples import Samples
+from flafka.agent.monitoring.watch import KafkaWatch
+from flafka.plugins import FollowedFile
 
 MOST_FILES = 100
 

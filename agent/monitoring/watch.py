@@ -9,8 +9,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from plugins import Channel, ClusterLook, FlafkaError, KafkaBackedChannel, Metrics, Onlooker
-from plugins.threads import start_thread
+from flafka.plugins import Channel, ClusterLook, FlafkaError, KafkaBackedChannel, Metrics, Onlooker
+from flafka.plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 

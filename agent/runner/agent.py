@@ -10,27 +10,36 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from agent.audit.publishing import audit_of
-from agent.graph import graph_of
-from agent.monitoring.registry import Registry
-from agent.monitoring.server import MetricsServer
-from agent.monitoring.taps import TapServer
-from agent.monitoring.view import View
-from agent.monitoring.watch import KafkaWatch
-from agent.runner.changes import Changes, Unit, after_failure, between, described, everything, on_spark, units_of
-from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
-from agent.runner.deadletters.notices import Heard, Notices
-from agent.runner.drain import Drain
-from agent.runner.figures import drained_by, show_figures
-from agent.runner.imported import import_libraries
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.overflow import OverflowingChannel
-from agent.runner.local.sinks import SinkRunner
-from agent.runner.local.sources import SourceRunner
-from agent.runner.spark.supervisor import SparkRunner
-from agent.topology import AgentSpec
-from plugins import Channel, FlafkaError, Metrics, OverflowConfig
-from plugins.threads import Ended
+from flafka.agent.audit.publishing import audit_of
+from flafka.agent.graph import graph_of
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.server import MetricsServer
+from flafka.agent.monitoring.taps import TapServer
+from flafka.agent.monitoring.view import View
+from flafka.agent.monitoring.watch import KafkaWatch
+from flafka.agent.runner.changes import (
+    Changes,
+    Unit,
+    after_failure,
+    between,
+    described,
+    everything,
+    on_spark,
+    units_of,
+)
+from flafka.agent.runner.deadletters.letters import DeadLetters, dead_letters_of
+from flafka.agent.runner.deadletters.notices import Heard, Notices
+from flafka.agent.runner.drain import Drain
+from flafka.agent.runner.figures import drained_by, show_figures
+from flafka.agent.runner.imported import import_libraries
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.overflow import OverflowingChannel
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.runner.local.sources import SourceRunner
+from flafka.agent.runner.spark.supervisor import SparkRunner
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Channel, FlafkaError, Metrics, OverflowConfig
+from flafka.plugins.threads import Ended
 
 log = logging.getLogger(__name__)
 

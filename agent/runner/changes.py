@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent.topology import AgentSpec, ComponentSpec, Place, SinkGroupSpec, SinkSpec, SourceSpec
+from flafka.agent.topology import AgentSpec, ComponentSpec, Place, SinkGroupSpec, SinkSpec, SourceSpec
 
 _NOWHERE = Place("", 0)
 _UNKNOWN = "unknown"

@@ -15,15 +15,21 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from agent.audit.publishing import audit_of
-from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
-from agent.runner.deadletters.stored import StoredDeadLetter, read
-from agent.runner.local import alone
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinks import SinkRunner
-from agent.topology import AgentSpec, ChannelSpec, SinkSpec
-from plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
-from plugins.shared.kafkaclient import PRODUCER, reason, stream_client
+from flafka.agent.audit.publishing import audit_of
+from flafka.agent.runner.deadletters.letters import (
+    DeadLetters,
+    FileDeadLetters,
+    KafkaDeadLetters,
+    dead_letters_of,
+    marker,
+)
+from flafka.agent.runner.deadletters.stored import StoredDeadLetter, read
+from flafka.agent.runner.local import alone
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
+from flafka.plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
+from flafka.plugins.shared.kafkaclient import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""

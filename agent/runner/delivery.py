@@ -1,7 +1,7 @@
 """One sink at work on what is taken of its channel: intercept, write, reject, count, and flush or stage.
 
 Whoever holds a `Delivery` takes the events, says when they are to be durable, and commits the channel: a thread of
-the agent (`agent.runner.local.sinks`), for one sink or a group, or a task on Spark (`agent.runner.spark.job`).
+the agent (`agent/runner/local/sinks.py`), for one sink or a group, or a task on Spark (`agent/runner/spark/job.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.audit.publishing import Tallies
-from agent.monitoring.latency import took
-from agent.monitoring.taps import Taps, TapSubscriber
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.supervise import close
-from agent.topology import ComponentSpec, SinkSpec
-from plugins import (
+from flafka.agent.audit.publishing import Tallies
+from flafka.agent.monitoring.latency import took
+from flafka.agent.monitoring.taps import Taps, TapSubscriber
+from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.supervise import close
+from flafka.agent.topology import ComponentSpec, SinkSpec
+from flafka.plugins import (
     Batch,
     CommittingSink,
     EventId,
@@ -34,7 +34,7 @@ from plugins import (
     Sink,
     Taken,
 )
-from plugins.installed import described_method
+from flafka.plugins.installed import described_method
 
 FEW = 100
 """So many events are offered first while a sink is paused."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from agent.runner.delivery import Delivery
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.overflow import OverflowingChannel
-from agent.topology import SinkSpec
-from plugins import FlafkaError, KafkaBackedChannel, Metrics
+from flafka.agent.runner.delivery import Delivery
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.overflow import OverflowingChannel
+from flafka.agent.topology import SinkSpec
+from flafka.plugins import FlafkaError, KafkaBackedChannel, Metrics
 
 DRAIN_STUCK_SECONDS = 60.0
 """A drain is given up when no group has come further for so long."""

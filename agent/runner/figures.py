@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.graph import metrics_of_interceptor, route_of
-from agent.monitoring.registry import Registry
-from agent.runner.changes import on_spark
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinks import SinkRunner
-from agent.runner.local.sources import SourceRunner
-from agent.runner.spark.supervisor import SparkRunner
-from agent.topology import AgentSpec, SinkSpec, SourceSpec
-from plugins import Metrics
+from flafka.agent.graph import metrics_of_interceptor, route_of
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.runner.changes import on_spark
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.runner.local.sources import SourceRunner
+from flafka.agent.runner.spark.supervisor import SparkRunner
+from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
+from flafka.plugins import Metrics
 
 
 def show_figures(

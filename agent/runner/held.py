@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from plugins import Metrics
+from flafka.plugins import Metrics
 
 MOST_SAMPLES = 10_000
 """Samples kept of one channel; beyond that, every second one is dropped."""

@@ -15,10 +15,10 @@ import uvicorn.lifespan.off
 import uvicorn.loops.asyncio
 import uvicorn.protocols.http.h11_impl
 
-from agent.topology import AgentSpec
-from plugins import FlafkaError
-from plugins.component import require
-from plugins.errors import ANY_FAILURE
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import FlafkaError
+from flafka.plugins.component import require
+from flafka.plugins.errors import ANY_FAILURE
 
 BY_LIBRARIES = (
     encodings.idna,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from plugins import CommittingSink, KafkaBackedChannel, Resumed, Retry
+from flafka.plugins import CommittingSink, KafkaBackedChannel, Resumed, Retry
 
 
 class CommitLogMove:

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from agent.runner.agent import member_id
-from agent.runner.deadletters.letters import dead_letters_of
-from agent.runner.drain import Goal
-from agent.runner.local import alone
-from agent.runner.local.channels import ChannelRunner
-from agent.topology import AgentSpec, SinkSpec
-from plugins import (
+from flafka.agent.runner.agent import member_id
+from flafka.agent.runner.deadletters.letters import dead_letters_of
+from flafka.agent.runner.drain import Goal
+from flafka.agent.runner.local import alone
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.topology import AgentSpec, SinkSpec
+from flafka.plugins import (
     Components,
     FlafkaError,
     KafkaBackedChannel,
@@ -33,7 +33,7 @@ from plugins import (
     Sink,
     replay_group,
 )
-from plugins.shared.offsets import next_epoch
+from flafka.plugins.shared.offsets import next_epoch
 
 REPLAY_CHECK_SECONDS = 0.5
 """Interval at which a replay checks whether it has reached the end of its span."""

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Mapping
 
-from plugins import FlafkaError, Metrics, Retry
-from plugins.errors import ANY_FAILURE, Misuse
-from plugins.installed import blamed, from_plugin
-from plugins.threads import in_words
+from flafka.plugins import FlafkaError, Metrics, Retry
+from flafka.plugins.errors import ANY_FAILURE, Misuse
+from flafka.plugins.installed import blamed, from_plugin
+from flafka.plugins.threads import in_words
 
 FIRST_WAIT_SECONDS = 0.5
 """Wait before the first new attempt; doubled by each failure."""

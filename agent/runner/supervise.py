@@ -6,11 +6,11 @@ import logging
 import threading
 from typing import Any
 
-from agent.runner.retries import Retries, told
-from plugins import Component
-from plugins.errors import ANY_FAILURE
-from plugins.shared.disk import least_room
-from plugins.threads import start_thread
+from flafka.agent.runner.retries import Retries, told
+from flafka.plugins import Component
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.shared.disk import least_room
+from flafka.plugins.threads import start_thread
 
 
 class Worker:

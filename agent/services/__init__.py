@@ -1,5 +1,5 @@
 """Real servers (Kafka, HDFS, HBase, Solr, Spark, YARN) from locked jars, without root, containers or Maven."""
 
-from agent.jvm import ServiceError
+from flafka.agent.jvm import ServiceError
 
 __all__ = ["ServiceError"]

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from xml.sax.saxutils import escape
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import Java, find_java
-from agent.services import ServiceError
-from agent.services.logs import LogPorts
-from agent.services.process import ServerProcess, await_ready, listeners
-from agent.services.running import free_ports
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import Java, find_java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.logs import LogPorts
+from flafka.agent.services.process import ServerProcess, await_ready, listeners
+from flafka.agent.services.running import free_ports
 
 HOST = "127.0.0.1"
 LAST_INSTANCE, INSTANCE_STEP = 9, 100

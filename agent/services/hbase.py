@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from agent.jvm.java import Java
-from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command, listening, site_xml
-from agent.services.logs import LOG4J2, log4j2_options
+from flafka.agent.jvm.java import Java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import HOST, Cluster, java_command, listening, site_xml
+from flafka.agent.services.logs import LOG4J2, log4j2_options
 
 MASTER, THRIFT = "master", "thrift"
 MASTER_HEAP_MB, THRIFT_HEAP_MB = 192, 128

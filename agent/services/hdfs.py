@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import Java
-from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command, site_xml
-from agent.services.logs import log4j1_options
-from agent.web import page
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import Java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import HOST, Cluster, java_command, site_xml
+from flafka.agent.services.logs import log4j1_options
+from flafka.agent.web import page
 
 NAMENODE = "namenode"
 NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96

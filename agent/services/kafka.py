@@ -15,10 +15,10 @@ from typing import ClassVar, NamedTuple, Self
 
 import javaproperties
 
-from agent.jvm.java import Java
-from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, PortInUse, data_directory, java_command, listening
-from agent.services.logs import LOG4J2, log4j2_options
+from flafka.agent.jvm.java import Java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import HOST, Cluster, PortInUse, data_directory, java_command, listening
+from flafka.agent.services.logs import LOG4J2, log4j2_options
 
 NODES = (1, 2, 3)
 PORT, CONTROLLER = 19092, 3

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 # In a checkout the configurations lie beside the package, in a wheel within it.
 CONF = next(directory for directory in (_PACKAGE.parent / "conf", _PACKAGE / "conf") if directory.is_dir())
 """What users are given to start from; the servers use the same settings of log4j."""

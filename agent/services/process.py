@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.jvm.logs import last_error
-from agent.services import ServiceError
+from flafka.agent.jvm.logs import last_error
+from flafka.agent.services import ServiceError
 
 POLL = 0.1  # seconds between two looks at a condition
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from agent.jvm.jars import cache_directory
-from agent.services import ServiceError
-from agent.web import page
+from flafka.agent.jvm.jars import cache_directory
+from flafka.agent.services import ServiceError
+from flafka.agent.web import page
 
 PATIENCE_SECONDS = 400.0
 """What is waited for comes within a minute, but for a busy machine."""
@@ -93,7 +93,7 @@ class RunningAgent:
         configuration: str | Path,
         *arguments: str,
         environment: Mapping[str, str | None] | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "agent", "start"),
+        command: Sequence[str] = (sys.executable, "-m", "flafka", "start"),
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"

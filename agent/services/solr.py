@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent.jvm.java import Java
-from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command
-from agent.services.logs import LOG4J2, log4j2_options
-from agent.web import page
+from flafka.agent.jvm.java import Java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import HOST, Cluster, java_command
+from flafka.agent.services.logs import LOG4J2, log4j2_options
+from flafka.agent.web import page
 
 SOLR = "solr"
 HEAP_MB = 160

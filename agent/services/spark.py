@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from agent.jvm.java import Java
-from agent.jvm.spark import JVM, spark_home
-from agent.runner.spark.master import ask_master
-from agent.services.cluster import HOST, Cluster, java_command, listening
-from agent.services.logs import LOG4J2, log4j2_options
+from flafka.agent.jvm.java import Java
+from flafka.agent.jvm.spark import JVM, spark_home
+from flafka.agent.runner.spark.master import ask_master
+from flafka.agent.services.cluster import HOST, Cluster, java_command, listening
+from flafka.agent.services.logs import LOG4J2, log4j2_options
 
 MASTER = "master"
 WORKERS = ["worker-1", "worker-2"]

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import Java
-from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, data_directory, java_command, site_xml
-from agent.services.hdfs import LOGGING, HdfsCluster
-from agent.services.logs import log4j1_options
-from agent.services.process import listeners
-from agent.services.spark import bare_environment, bare_python, make_bare_java, make_bare_python
-from agent.web import page
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import Java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import HOST, Cluster, data_directory, java_command, site_xml
+from flafka.agent.services.hdfs import LOGGING, HdfsCluster
+from flafka.agent.services.logs import log4j1_options
+from flafka.agent.services.process import listeners
+from flafka.agent.services.spark import bare_environment, bare_python, make_bare_java, make_bare_python
+from flafka.agent.web import page
 
 RESOURCEMANAGER, NODEMANAGER = "resourcemanager", "nodemanager"
 HEAP_MB = 160

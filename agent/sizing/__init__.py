@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plugins import FlafkaError
+from flafka.plugins import FlafkaError
 
 COSTS = Path(__file__).with_name("costs.toml")
 SOURCES = ("syslog", "taildir", "avro")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.templates.processor import my_processor
-from agent.testing import run_processor
-from plugins import Event
+from flafka import Event
+from flafka.agent.templates.processor import my_processor
+from flafka.agent.testing import run_processor
 
 
 def test_what_it_makes_of_events() -> None:

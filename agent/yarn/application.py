@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agent.state import state_directory
-from agent.yarn.kept import KeptFiles, jars_archive
-from plugins import Retry
+from flafka.agent.state import state_directory
+from flafka.agent.yarn.kept import KeptFiles, jars_archive
+from flafka.plugins import Retry
 
 log = logging.getLogger("spark")
 

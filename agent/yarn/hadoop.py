@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugins import FlafkaError
-from plugins.shared.hadoopxml import read_properties, value_of
+from flafka.plugins import FlafkaError
+from flafka.plugins.shared.hadoopxml import read_properties, value_of
 
 VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent.jvm.jars import cache_directory
-from agent.jvm.spark import spark_home
-from agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
-from plugins import Caution, FlafkaError, Retry, require
+from flafka.agent.jvm.jars import cache_directory
+from flafka.agent.jvm.spark import spark_home
+from flafka.agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
+from flafka.plugins import Caution, FlafkaError, Retry, require
 
 log = logging.getLogger("spark")
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from agent.jvm.spark import brings_environment, own_address, workers_python
-from agent.options import AgentOptions
-from agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
-from plugins import Caution, FlafkaError
+from flafka.agent.jvm.spark import brings_environment, own_address, workers_python
+from flafka.agent.options import AgentOptions
+from flafka.agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
+from flafka.plugins import Caution, FlafkaError
 
 OLDEST = (3, 0)
 """The ResourceManager that Spark's clients, those of Hadoop 3, still speak with."""

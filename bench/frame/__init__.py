@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.services.cluster import Cluster
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.solr import SolrCluster
-from agent.services.spark import SparkCluster
 from bench.frame.processes import cpu_seconds
 from bench.frame.warming import warm
+from flafka.agent.services.cluster import Cluster
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.solr import SolrCluster
+from flafka.agent.services.spark import SparkCluster
 
 ROUNDS = 5
 RATE, CPU, BROKERS = "events/s", "µs CPU/event", "µs CPU/event of brokers"

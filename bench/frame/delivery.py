@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
 from bench.frame import CPU, RATE, Figures
 from bench.frame.kafka import CHANNEL, Topic, same
 from bench.frame.processes import cpu_seconds, resident
-from plugins import Batch, Event
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Batch, Event
 
 PARTITIONS = 2
 BODY = b"sshd[4721]: Failed password for invalid user admin from 10.1.2.%d port 4022 ssh2 id=%09d"

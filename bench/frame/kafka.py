@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from agent.services.running import until
 from bench.frame import CPU, RATE, Figures
-from plugins import Batch, Components, KafkaBackedChannel, PartitionClaim, Record
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Components, KafkaBackedChannel, PartitionClaim, Record
 
 PARTITIONS = 6
 LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka has no types for it

@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.jvm.java import find_java
-from agent.services import ServiceError
 from bench.frame import Missing
 from bench.frame.processes import program
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services import ServiceError
 from tests.interop import debian
 from tests.interop.test_flume import RunningFlume
 

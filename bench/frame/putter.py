@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.frame.kafka import CHANNEL
-from plugins import Batch, Event
+from flafka.plugins import Batch, Event
 
 THREADS = 4
 """As many batches are on their way as a source has."""

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.jvm.jars import read_lock
-from agent.jvm.java import find_java
 from bench.frame import Bench
+from flafka.agent.jvm.jars import read_lock
+from flafka.agent.jvm.java import find_java
 
 WIDTH = 80
 JARS = {"kafka": "kafka-clients", "hdfs": "hadoop-hdfs", "flume": "flume-ng-core"}

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from agent.services.running import RunningAgent, until
 from bench.frame import BROKERS, CPU, RATE, Bench, Figures
 from bench.frame.kafka import Topic, same
 from bench.frame.peers import flume, rsyslog, syslog_ng
 from bench.frame.processes import cpu_seconds, listening
-from plugins import Batch
+from flafka.agent.services.running import RunningAgent, until
+from flafka.plugins import Batch
 from tests.fixtures.ports import free_port
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 %sid=%%09d"

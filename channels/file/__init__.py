@@ -1,6 +1,6 @@
 """The channel `file`: holds events on a disk of this host until they are delivered."""
 
-from channels.file.channel import FileChannel
-from channels.file.config import FileChannelConfig
+from flafka.channels.file.channel import FileChannel
+from flafka.channels.file.config import FileChannelConfig
 
 __all__ = ["FileChannel", "FileChannelConfig"]

@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from channels.file import loading, looking, positions
-from channels.file.config import FileChannelConfig
-from channels.file.differences import FILE, FILES
-from channels.file.loading import BulkLoad
-from channels.file.lock import Lock
-from channels.file.log import Log, Segment, files
-from channels.file.positions import Checkpoint
-from channels.file.reader import FileReader
-from channels.file.waiting import Waiting
-from plugins import (
+from flafka.channels.file import loading, looking, positions
+from flafka.channels.file.config import FileChannelConfig
+from flafka.channels.file.differences import FILE, FILES
+from flafka.channels.file.loading import BulkLoad
+from flafka.channels.file.lock import Lock
+from flafka.channels.file.log import Log, Segment, files
+from flafka.channels.file.positions import Checkpoint
+from flafka.channels.file.reader import FileReader
+from flafka.channels.file.waiting import Waiting
+from flafka.plugins import (
     Batch,
     Channel,
     Difference,
@@ -36,7 +36,7 @@ from plugins import (
     Unwritable,
     Whereabouts,
 )
-from plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
+from flafka.plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""

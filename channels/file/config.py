@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import pydantic
 
-from channels.bounded import BoundedConfig
-from plugins import agreement, option
-from plugins.options import with_default
+from flafka.channels.bounded import BoundedConfig
+from flafka.plugins import agreement, option
+from flafka.plugins.options import with_default
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
 LEAST = 1 << 20

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from channels.file.log import Log, drop_from
-from plugins import Batch
-from plugins.shared.disk import replace, sync_directory
+from flafka.channels.file.log import Log, drop_from
+from flafka.plugins import Batch
+from flafka.plugins.shared.disk import replace, sync_directory
 
 MARK = "flafka.takeover"
 _FLUME = re.compile(r"log-\d+")

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from channels.file import loading
-from plugins import Retry
+from flafka.channels.file import loading
+from flafka.plugins import Retry
 
 LOCK = "in_use.lock"
 

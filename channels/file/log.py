@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from channels.file.positions import of_version
-from plugins.shared.disk import sync_directory
+from flafka.channels.file.positions import of_version
+from flafka.plugins.shared.disk import sync_directory
 
 _HEADER = struct.Struct("<4sIIHIQq")
 """Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from channels.file.log import Segment, files
-from plugins import Batch, EventId, Origin, PartitionClaim, Record, Taken, Undecodable, Whereabouts
+from flafka.channels.file.log import Segment, files
+from flafka.plugins import Batch, EventId, Origin, PartitionClaim, Record, Taken, Undecodable, Whereabouts
 
 
 def find(

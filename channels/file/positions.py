@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugins import FlafkaError, PartitionClaim
-from plugins.shared.disk import replace
-from plugins.shared.offsets import next_epoch
+from flafka.plugins import FlafkaError, PartitionClaim
+from flafka.plugins.shared.disk import replace
+from flafka.plugins.shared.offsets import next_epoch
 
 NAME = "flafka.positions"
 VERSION = 1

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from channels.file.log import Entry, Log
-from plugins import (
+from flafka.channels.file.log import Entry, Log
+from flafka.plugins import (
     Batch,
     EventId,
     Metrics,

@@ -13,12 +13,12 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.differences import KAFKA
-from channels.kafka.looking import TopicLookup
-from channels.kafka.onlooker import KafkaOnlooker
-from channels.kafka.outside import OutsideCommits
-from channels.kafka.positions import (
+from flafka.channels.kafka.config import KafkaChannelConfig
+from flafka.channels.kafka.differences import KAFKA
+from flafka.channels.kafka.looking import TopicLookup
+from flafka.channels.kafka.onlooker import KafkaOnlooker
+from flafka.channels.kafka.outside import OutsideCommits
+from flafka.channels.kafka.positions import (
     TopicIds,
     assigned,
     called,
@@ -29,11 +29,11 @@ from channels.kafka.positions import (
     topic_id_of,
     truncations,
 )
-from channels.kafka.producing import COMPACTED, ChannelProducer, Limits
-from channels.kafka.reader import KafkaReader
-from channels.kafka.records import decode, encode_event, readdressed
-from channels.kafka.topic import Topic
-from plugins import (
+from flafka.channels.kafka.producing import COMPACTED, ChannelProducer, Limits
+from flafka.channels.kafka.reader import KafkaReader
+from flafka.channels.kafka.records import decode, encode_event, readdressed
+from flafka.channels.kafka.topic import Topic
+from flafka.plugins import (
     Batch,
     Caution,
     Event,
@@ -51,12 +51,12 @@ from plugins import (
     Taken,
     Whereabouts,
 )
-from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
-from plugins.shared.kafkaerrors import ReportedErrors, metadata, unusable
-from plugins.shared.kafkaoffsets import committed, members_of, watermarks
-from plugins.shared.kafkaproperties import client_properties
-from plugins.shared.kafkatimes import REQUEST_SECONDS
-from plugins.shared.offsets import RecordsLost
+from flafka.plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
+from flafka.plugins.shared.kafkaerrors import ReportedErrors, metadata, unusable
+from flafka.plugins.shared.kafkaoffsets import committed, members_of, watermarks
+from flafka.plugins.shared.kafkaproperties import client_properties
+from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.plugins.shared.offsets import RecordsLost
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):

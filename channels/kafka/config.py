@@ -8,10 +8,10 @@ from typing import Any
 
 import pydantic
 
-from channels.kafka.records import Format
-from plugins import Config, OverflowConfig, Problem, agreement, option, with_default
-from plugins.shared.kafkaclient import ConsumerConfig, ProducerConfig
-from plugins.shared.kafkatopics import own_topic
+from flafka.channels.kafka.records import Format
+from flafka.plugins import Config, OverflowConfig, Problem, agreement, option, with_default
+from flafka.plugins.shared.kafkaclient import ConsumerConfig, ProducerConfig
+from flafka.plugins.shared.kafkatopics import own_topic
 
 
 class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):

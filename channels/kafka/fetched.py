@@ -11,8 +11,8 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from plugins import PartitionClaim, Record
-from plugins.shared.polling import weight
+from flafka.plugins import PartitionClaim, Record
+from flafka.plugins.shared.polling import weight
 
 
 class Fetched:

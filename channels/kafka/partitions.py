@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaException
 
-from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.records import texts_of
-from plugins import Batch, Retry
-from plugins.shared.kafkaclient import reason
+from flafka.channels.kafka.config import KafkaChannelConfig
+from flafka.channels.kafka.records import texts_of
+from flafka.plugins import Batch, Retry
+from flafka.plugins.shared.kafkaclient import reason
 
 MISSING_PARTITION_SECONDS = 10.0
 """A partition that is not there is looked for again after so long."""

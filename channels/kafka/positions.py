@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
-from plugins.shared.kafkaclient import CONSUMER, reason
-from plugins.shared.kafkaoffsets import metadata_of, watermarks
-from plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS
-from plugins.shared.offsets import (
+from flafka.plugins import FlafkaError, LastRecord, PartitionClaim, Retry
+from flafka.plugins.shared.kafkaclient import CONSUMER, reason
+from flafka.plugins.shared.kafkaoffsets import metadata_of, watermarks
+from flafka.plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS
+from flafka.plugins.shared.offsets import (
     NO_TOPIC_ID,
     VERSION,
     OffsetMetadata,

@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.delivery import DeliveryReports
-from channels.kafka.partitions import Partitions
-from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
-from channels.kafka.standstill import Standstill
-from plugins import Batch, Component, EventId, Rejected, Retry
-from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, PROBE_SECONDS, failure, is_broken, reason
-from plugins.shared.kafkaerrors import RECORD_REFUSALS, ReportedErrors, login
-from plugins.shared.kafkaproperties import number
-from plugins.shared.polling import STANDING_SECONDS
-from plugins.threads import start_thread
+from flafka.channels.kafka.config import KafkaChannelConfig
+from flafka.channels.kafka.delivery import DeliveryReports
+from flafka.channels.kafka.partitions import Partitions
+from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
+from flafka.channels.kafka.standstill import Standstill
+from flafka.plugins import Batch, Component, EventId, Rejected, Retry
+from flafka.plugins.shared import flumeevent
+from flafka.plugins.shared.kafkaclient import BROKEN, PROBE_SECONDS, failure, is_broken, reason
+from flafka.plugins.shared.kafkaerrors import RECORD_REFUSALS, ReportedErrors, login
+from flafka.plugins.shared.kafkaproperties import number
+from flafka.plugins.shared.polling import STANDING_SECONDS
+from flafka.plugins.threads import start_thread
 
 MAX_RECORD_BYTES = 8 << 20
 BATCH_BYTES = 1 << 20

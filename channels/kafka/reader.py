@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from channels.kafka.calls import Calls
-from channels.kafka.fetched import Fetched
-from channels.kafka.positions import (
+from flafka.channels.kafka.calls import Calls
+from flafka.channels.kafka.fetched import Fetched
+from flafka.channels.kafka.positions import (
     Before,
     TopicIds,
     claims_of,
@@ -21,8 +21,8 @@ from channels.kafka.positions import (
     read_before,
     truncations,
 )
-from channels.kafka.unread import UnreadPartitions
-from plugins import (
+from flafka.channels.kafka.unread import UnreadPartitions
+from flafka.plugins import (
     FlafkaError,
     LastRecord,
     Metrics,
@@ -33,16 +33,16 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.shared.kafkaoffsets import committed, watermarks
-from plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
-from plugins.shared.offsets import (
+from flafka.plugins.shared.kafkaoffsets import committed, watermarks
+from flafka.plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
+from flafka.plugins.shared.offsets import (
     OffsetMetadata,
     RecordsLost,
     begins_late,
     made_again,
     out_of_range,
 )
-from plugins.shared.polling import Fenced, Poller
+from flafka.plugins.shared.polling import Fenced, Poller
 
 CONFIRM_SECONDS = 0.01
 """Shortest time between two questions for the topic's id, in seconds."""

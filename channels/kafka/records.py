@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
-from plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
-from plugins.shared import flumeevent
+from flafka.plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
+from flafka.plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
+from flafka.plugins.shared import flumeevent
 
 Format = Literal["arrow", "flume", "raw"]
 

@@ -10,12 +10,12 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.positions import topic_id_of
-from channels.kafka.producing import MAX_RECORD_BYTES, Limits
-from plugins import KafkaBackedChannel, Retry
-from plugins.shared.kafkaclient import answers, create_topic
-from plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.channels.kafka.config import KafkaChannelConfig
+from flafka.channels.kafka.positions import topic_id_of
+from flafka.channels.kafka.producing import MAX_RECORD_BYTES, Limits
+from flafka.plugins import KafkaBackedChannel, Retry
+from flafka.plugins.shared.kafkaclient import answers, create_topic
+from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
 
 EXISTS_SECONDS = 2.0
 """Maximum time that a put waits for the answer whether the topic exists."""

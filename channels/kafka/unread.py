@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from channels.kafka.positions import TopicIds
+from flafka.channels.kafka.positions import TopicIds
 
 
 class UnreadPartitions:

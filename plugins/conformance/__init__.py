@@ -2,7 +2,7 @@
 
 In a test of your own:
 
-    from plugins import conformance
+    from flafka.plugins import conformance
 
     def test_conformance(tmp_path):
         out = tmp_path / "out"
@@ -12,12 +12,12 @@ Each check raises AssertionError with what is broken and why it matters. They ne
 component, and take a few seconds.
 """
 
-from plugins.conformance.channels import ClaimsListener, check_channel
-from plugins.conformance.components import check_component, make
-from plugins.conformance.interceptors import check_interceptor
-from plugins.conformance.samples import sample_events
-from plugins.conformance.sinks import check_sink
-from plugins.conformance.sources import check_source
+from flafka.plugins.conformance.channels import ClaimsListener, check_channel
+from flafka.plugins.conformance.components import check_component, make
+from flafka.plugins.conformance.interceptors import check_interceptor
+from flafka.plugins.conformance.samples import sample_events
+from flafka.plugins.conformance.sinks import check_sink
+from flafka.plugins.conformance.sources import check_source
 
 __all__ = [
     "ClaimsListener",

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from plugins.batch import Batch
-from plugins.channel import Channel, PartitionClaim, Reader
-from plugins.conformance.components import Properties, check_component, make
-from plugins.conformance.samples import ARRIVAL_SECONDS, sample_events
-from plugins.event import Event, EventId
+from flafka.plugins.batch import Batch
+from flafka.plugins.channel import Channel, PartitionClaim, Reader
+from flafka.plugins.conformance.components import Properties, check_component, make
+from flafka.plugins.conformance.samples import ARRIVAL_SECONDS, sample_events
+from flafka.plugins.event import Event, EventId
 
 EMPTY_CHANNEL_SECONDS = 0.2
 """A channel that hands out nothing for so long is taken to hold nothing more."""

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plugins.component import Component
-from plugins.errors import FlafkaError
-from plugins.manager import kind_of
-from plugins.mistakes import mistakes
-from plugins.options import Config
+from flafka.plugins.component import Component
+from flafka.plugins.errors import FlafkaError
+from flafka.plugins.manager import kind_of
+from flafka.plugins.mistakes import mistakes
+from flafka.plugins.options import Config
 
 Properties = Mapping[str, str]
 T = TypeVar("T", bound=Component[Any])

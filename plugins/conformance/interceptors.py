@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from plugins.batch import Batch
-from plugins.conformance.components import Properties, check_component, make
-from plugins.conformance.samples import batch_of, sample_events
-from plugins.event import Event
-from plugins.interceptor import Interceptor
+from flafka.plugins.batch import Batch
+from flafka.plugins.conformance.components import Properties, check_component, make
+from flafka.plugins.conformance.samples import batch_of, sample_events
+from flafka.plugins.event import Event
+from flafka.plugins.interceptor import Interceptor
 
 
 def check_interceptor(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plugins.batch import Batch
-from plugins.columns import MAX_HEADER_COLUMNS
-from plugins.event import Event
-from plugins.origin import Origin
+from flafka.plugins.batch import Batch
+from flafka.plugins.columns import MAX_HEADER_COLUMNS
+from flafka.plugins.event import Event
+from flafka.plugins.origin import Origin
 
 ARRIVAL_SECONDS = 30.0
 """Maximum time in which a component brings in what was sent, or hands out what was put."""

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from plugins.batch import Batch
-from plugins.channel import PartitionClaim
-from plugins.conformance.components import Properties, check_component, make
-from plugins.conformance.samples import batch_of, sample_events, some_of
-from plugins.errors import Conflict
-from plugins.sink import CommittingSink, Receipt, Resumed, Sink
+from flafka.plugins.batch import Batch
+from flafka.plugins.channel import PartitionClaim
+from flafka.plugins.conformance.components import Properties, check_component, make
+from flafka.plugins.conformance.samples import batch_of, sample_events, some_of
+from flafka.plugins.errors import Conflict
+from flafka.plugins.sink import CommittingSink, Receipt, Resumed, Sink
 
 
 def check_sink(

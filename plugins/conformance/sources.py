@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plugins.batch import Batch
-from plugins.conformance.components import Properties, check_component, make
-from plugins.conformance.samples import ARRIVAL_SECONDS, ODD, some_of
-from plugins.source import Source
+from flafka.plugins.batch import Batch
+from flafka.plugins.conformance.components import Properties, check_component, make
+from flafka.plugins.conformance.samples import ARRIVAL_SECONDS, ODD, some_of
+from flafka.plugins.source import Source
 
 IDLE_SECONDS = 0.5
 """Time in which a source without events may begin to wait, before it has to stop."""

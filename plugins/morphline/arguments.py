@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plugins.morphline.grok import Dictionary
-from plugins.morphline.hocon import Scalar, flat
-from plugins.shared.charsets import text_codec
+from flafka.plugins.morphline.grok import Dictionary
+from flafka.plugins.morphline.hocon import Scalar, flat
+from flafka.plugins.shared.charsets import text_codec
 
 T = TypeVar("T")
 _WHOLE = re.compile(r"[+-]?[0-9]+")

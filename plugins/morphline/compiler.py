@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.hocon import MorphlineFile
-from plugins.morphline.record import MorphlineRecord
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.hocon import MorphlineFile
+from flafka.plugins.morphline.record import MorphlineRecord
 
 Process = Callable[[MorphlineRecord], bool]
 """A command with all that come after it: False where one of them fails. May change the record, and raise Failed."""

@@ -6,8 +6,8 @@ import itertools
 import re
 from typing import Any
 
-from plugins.morphline.hocon import Scalar
-from plugins.morphline.record import MorphlineRecord, text
+from flafka.plugins.morphline.hocon import Scalar
+from flafka.plugins.morphline.record import MorphlineRecord, text
 
 _FIELD = re.compile(r"@\{([^}]*)\}")
 

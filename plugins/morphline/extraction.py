@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.compiler import Compiler, Process, command
-from plugins.morphline.grok import Pattern
-from plugins.morphline.readers import BLANK
-from plugins.morphline.record import BODY, CHARSET, MIME_TYPE, NAME, Failed, JsonNode, MorphlineRecord, text
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.compiler import Compiler, Process, command
+from flafka.plugins.morphline.grok import Pattern
+from flafka.plugins.morphline.readers import BLANK
+from flafka.plugins.morphline.record import BODY, CHARSET, MIME_TYPE, NAME, Failed, JsonNode, MorphlineRecord, text
 
 _WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.compiler import Compiler, Process, command
-from plugins.morphline.expressions import Values
-from plugins.morphline.grok import Pattern
-from plugins.morphline.record import MorphlineRecord, text
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.compiler import Compiler, Process, command
+from flafka.plugins.morphline.expressions import Values
+from flafka.plugins.morphline.grok import Pattern
+from flafka.plugins.morphline.record import MorphlineRecord, text
 
 
 @command("addValues")

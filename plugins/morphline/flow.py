@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.compiler import Builder, Compiler, Process, command
-from plugins.morphline.expressions import Expression
-from plugins.morphline.record import Failed, MorphlineRecord, listed
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.compiler import Builder, Compiler, Process, command
+from flafka.plugins.morphline.expressions import Expression
+from flafka.plugins.morphline.record import Failed, MorphlineRecord, listed
 
 _LEVELS = {
     "logTrace": 5, "logDebug": logging.DEBUG, "logInfo": logging.INFO, "logWarn": logging.WARNING,

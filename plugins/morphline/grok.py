@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from plugins.shared.javaregex import JavaPattern, replacement_parts
+from flafka.plugins.shared.javaregex import JavaPattern, replacement_parts
 
 _REFERENCE = re.compile(r"%\{([^}:]*)(?::([^}:]*))?[^}]*\}")
 _ENDS = "\n\r\x85\u2028\u2029"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plugins.component import require
+from flafka.plugins.component import require
 
 _TOKEN = re.compile(
     r'"""(?P<long>.*?)"""+ | "(?P<quoted>(?:\\.|[^"\\\n])*)" | (?:\#|//)[^\n]* | (?P<mark>[{}\[\]:=,]) '

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from plugins.morphline import (  # noqa: F401  # they register their commands
+from flafka.plugins.morphline import (  # noqa: F401  # they register their commands
     extraction,
     fields,
     flow,
@@ -18,9 +18,9 @@ from plugins.morphline import (  # noqa: F401  # they register their commands
     solr,
     values,
 )
-from plugins.morphline.compiler import Compiler, Process
-from plugins.morphline.hocon import MorphlineFile
-from plugins.morphline.record import Failed, MorphlineRecord
+from flafka.plugins.morphline.compiler import Compiler, Process
+from flafka.plugins.morphline.hocon import MorphlineFile
+from flafka.plugins.morphline.record import Failed, MorphlineRecord
 
 
 class Morphline:

@@ -8,15 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from plugins.component import Component
-from plugins.differences import Difference
-from plugins.errors import MissingExtra, Retry
-from plugins.options import Config, option
-from plugins.problems import Problem, missing_library
+from flafka.plugins.component import Component
+from flafka.plugins.differences import Difference
+from flafka.plugins.errors import MissingExtra, Retry
+from flafka.plugins.options import Config, option
+from flafka.plugins.problems import Problem, missing_library
 
 if TYPE_CHECKING:
-    from plugins.morphline.compiler import Process
-    from plugins.morphline.morphline import Morphline
+    from flafka.plugins.morphline.compiler import Process
+    from flafka.plugins.morphline.morphline import Morphline
 
 _ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
 
@@ -79,7 +79,7 @@ class MorphlineConfig(Config):
             raise Retry(f"the morphline cannot run: {e}") from e
 
     def _read(self, last: Process, log: logging.Logger) -> Morphline:
-        from plugins.morphline.morphline import Morphline  # all commands, which other agents do not need
+        from flafka.plugins.morphline.morphline import Morphline  # all commands, which other agents do not need
 
         assert self.morphline_file is not None
         return Morphline(self.morphline_file, (self.morphline_id or "").strip(), self.variables, last, log)

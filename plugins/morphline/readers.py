@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.compiler import Compiler, Process, command
-from plugins.morphline.grok import Pattern
-from plugins.morphline.record import (
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.compiler import Compiler, Process, command
+from flafka.plugins.morphline.grok import Pattern
+from flafka.plugins.morphline.record import (
     BODY,
     CHARSET,
     MESSAGE,
@@ -22,7 +22,7 @@ from plugins.morphline.record import (
     MorphlineRecord,
     text,
 )
-from plugins.shared.charsets import text_codec
+from flafka.plugins.shared.charsets import text_codec
 
 BLANK = "".join(map(chr, range(33)))
 """What Java's `trim` removes."""

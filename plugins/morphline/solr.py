@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.compiler import Compiler, Process, command
-from plugins.morphline.record import Failed, MorphlineRecord, text
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.compiler import Compiler, Process, command
+from flafka.plugins.morphline.record import Failed, MorphlineRecord, text
 
 _DELETES = ("_loadSolr_deleteById", "_loadSolr_deleteByQuery")
 _LOADERS_OWN = (*_DELETES, "_loadSolr_childDocuments")

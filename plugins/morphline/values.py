@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from plugins.morphline.arguments import Arguments
-from plugins.morphline.compiler import Compiler, Process, command
-from plugins.morphline.grok import Pattern
-from plugins.morphline.readers import BLANK
-from plugins.morphline.record import Failed, MorphlineRecord, text
-from plugins.shared.simpledate import SimpleDateFormat, zone
+from flafka.plugins.morphline.arguments import Arguments
+from flafka.plugins.morphline.compiler import Compiler, Process, command
+from flafka.plugins.morphline.grok import Pattern
+from flafka.plugins.morphline.readers import BLANK
+from flafka.plugins.morphline.record import Failed, MorphlineRecord, text
+from flafka.plugins.shared.simpledate import SimpleDateFormat, zone
 
 _SOLR_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 _TIMES = [

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from plugins.options import ANY_CASE, Config, option
-from plugins.shared.flumeevent import AvroReader, long_at, varint
+from flafka.plugins.options import ANY_CASE, Config, option
+from flafka.plugins.shared.flumeevent import AvroReader, long_at, varint
 
 
 class CompressionConfig(Config):

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch, Event
-from plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
-from plugins.shared.octets import slices
+from flafka.plugins import Batch, Event
+from flafka.plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
+from flafka.plugins.shared.octets import slices
 
 Numbers = npt.NDArray[np.int64]
 

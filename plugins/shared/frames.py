@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plugins.batch import Batch
-from plugins.component import require
+from flafka.plugins.batch import Batch
+from flafka.plugins.component import require
 
 EVENTS = (
     "topic string, partition int, offset bigint, index int, timestamp timestamp, "

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from plugins.shared.javaproperties import ASCII, SUPPORTED, parsed, ranges
+from flafka.plugins.shared.javaproperties import ASCII, SUPPORTED, parsed, ranges
 
 Replacement = tuple[str | int, ...]
 """Replacement of a match: texts as they are, and numbers of groups (0 is the whole match)."""

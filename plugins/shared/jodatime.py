@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from plugins.shared.datepattern import DAYS, MONTHS, Field, is_number, tokens
+from flafka.plugins.shared.datepattern import DAYS, MONTHS, Field, is_number, tokens
 
 _FIELDS = {
     "M": ("month", 2), "d": ("day", 2), "D": ("day_of_year", 3), "H": ("hour", 2), "k": ("clock_hour", 2),

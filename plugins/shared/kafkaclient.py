@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import PrivateAttr
 
-from plugins.component import Caution
-from plugins.errors import Retry, Unreachable
-from plugins.kafkachannel import KafkaStream
-from plugins.options import Config, option
-from plugins.problems import Problem
-from plugins.shared.kafkaerrors import AWAY, metadata, sentence
-from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
-from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
-from plugins.shared.kafkatimes import CONNECT_SECONDS
+from flafka.plugins.component import Caution
+from flafka.plugins.errors import Retry, Unreachable
+from flafka.plugins.kafkachannel import KafkaStream
+from flafka.plugins.options import Config, option
+from flafka.plugins.problems import Problem
+from flafka.plugins.shared.kafkaerrors import AWAY, metadata, sentence
+from flafka.plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
+from flafka.plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
+from flafka.plugins.shared.kafkatimes import CONNECT_SECONDS
 
 PROBE_SECONDS = 5.0
 """Time in which brokers must answer, or they count as away."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from plugins.component import require
-from plugins.errors import Retry, Unreachable
-from plugins.shared.kafkatimes import CONNECT_SECONDS
+from flafka.plugins.component import require
+from flafka.plugins.errors import Retry, Unreachable
+from flafka.plugins.shared.kafkatimes import CONNECT_SECONDS
 
 EXPLANATION_SECONDS = 1.0
 """After so long without an answer the reason is looked for."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins.errors import Retry
+from flafka.plugins.errors import Retry
 
 T = TypeVar("T")
 _MOVES = frozenset(

@@ -12,9 +12,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from plugins.errors import Retry
-from plugins.problems import Problem, suggestion
-from plugins.shared.keystore import Keystore, read_keystore
+from flafka.plugins.errors import Retry
+from flafka.plugins.problems import Problem, suggestion
+from flafka.plugins.shared.keystore import Keystore, read_keystore
 
 _LOG = logging.getLogger("librdkafka")
 _LOG.addFilter(lambda record: record.levelno < logging.CRITICAL)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugins.component import require
+from flafka.plugins.component import require
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _SALT = b"Mighty Aphrodite"

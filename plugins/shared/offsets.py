@@ -7,8 +7,8 @@ import time
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from plugins.channel import PartitionClaim
-from plugins.errors import FlafkaError, Retry
+from flafka.plugins.channel import PartitionClaim
+from flafka.plugins.errors import FlafkaError, Retry
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _LOST = re.compile(r"\d+[?+]?", re.ASCII)

@@ -12,10 +12,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from plugins.errors import FlafkaError, Retry
-from plugins.metrics import Metrics
-from plugins.shared.kafkaclient import CONSUMER, raising, reason
-from plugins.threads import start_thread
+from flafka.plugins.errors import FlafkaError, Retry
+from flafka.plugins.metrics import Metrics
+from flafka.plugins.shared.kafkaclient import CONSUMER, raising, reason
+from flafka.plugins.threads import start_thread
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits, until half of it was taken."""

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.columns import Array
-from plugins.problems import Problem
-from plugins.shared.javaproperties import SUPPORTED
-from plugins.shared.javaregex import JavaPattern, NotLinear, Replacement, replacement_parts
+from flafka.plugins.columns import Array
+from flafka.plugins.problems import Problem
+from flafka.plugins.shared.javaproperties import SUPPORTED
+from flafka.plugins.shared.javaregex import JavaPattern, NotLinear, Replacement, replacement_parts
 
 if TYPE_CHECKING:
     from regex import Match, Pattern

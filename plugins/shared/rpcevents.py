@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from plugins.batch import Batch
-from plugins.columns import MAX_HEADER_COLUMNS
-from plugins.shared import flumeevent
+from flafka.plugins.batch import Batch
+from flafka.plugins.columns import MAX_HEADER_COLUMNS
+from flafka.plugins.shared import flumeevent
 
 FEW = 64
 """Different headers that are decoded one by one: columns pay from there on."""

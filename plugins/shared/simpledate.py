@@ -7,8 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
-from plugins.shared.datepattern import DAYS, MONTHS, Field, is_number, tokens
-from plugins.shared.javazones import SHORT_NAMES
+from flafka.plugins.shared.datepattern import DAYS, MONTHS, Field, is_number, tokens
+from flafka.plugins.shared.javazones import SHORT_NAMES
 
 _NUMBER = re.compile(r"-?\d{1,18}")
 _ISO_OFFSET = (re.compile(r"([+-])(\d\d)"), re.compile(r"([+-])(\d\d)(\d\d)"), re.compile(r"([+-])(\d\d):(\d\d)"))

@@ -18,9 +18,9 @@ from typing import Annotated, Literal, NamedTuple
 
 import pydantic
 
-from plugins.options import ANY_CASE, Config, option
-from plugins.shared.flumeevent import Layout, unsigned_varint
-from plugins.shared.flumeevent import varint as zigzag
+from flafka.plugins.options import ANY_CASE, Config, option
+from flafka.plugins.shared.flumeevent import Layout, unsigned_varint
+from flafka.plugins.shared.flumeevent import varint as zigzag
 
 UNKNOWN_METHOD = 1
 PROTOCOL_ERROR = 7

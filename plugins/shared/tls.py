@@ -13,10 +13,10 @@ from typing import Any
 import pydantic
 from pydantic import SecretStr
 
-from plugins.errors import Retry
-from plugins.options import Config, agreement, option
-from plugins.problems import Problem, missing_library
-from plugins.shared.keystore import Keystore, read_keystore
+from flafka.plugins.errors import Retry
+from flafka.plugins.options import Config, agreement, option
+from flafka.plugins.problems import Problem, missing_library
+from flafka.plugins.shared.keystore import Keystore, read_keystore
 
 _VERSIONS = {
     "TLSv1": ssl.TLSVersion.TLSv1,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 
-from plugins import Batch, Component, Config, Event, Interceptor, hookimpl, option
+from flafka import Batch, Component, Config, Event, Interceptor, hookimpl, option
 
 
 class MyInterceptorConfig(Config):

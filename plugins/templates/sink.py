@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from plugins import Batch, Component, Config, Event, Retry, Sink, hookimpl, option
+from flafka import Batch, Component, Config, Event, Retry, Sink, hookimpl, option
 
 
 class MySinkConfig(Config):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from plugins import Batch, Component, Config, Event, Retry, Source, hookimpl, option
+from flafka import Batch, Component, Config, Event, Retry, Source, hookimpl, option
 
 
 class MySourceConfig(Config):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from plugins import Batch, Event, conformance
-from plugins.templates.interceptor import MyInterceptor
+from flafka import Batch, Event
+from flafka.plugins import conformance
+from flafka.plugins.templates.interceptor import MyInterceptor
 
 
 def test_it_keeps_the_promises_of_an_interceptor() -> None:

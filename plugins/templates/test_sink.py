@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plugins import conformance
-from plugins.templates.sink import MySink
+from flafka.plugins import conformance
+from flafka.plugins.templates.sink import MySink
 
 
 def test_it_keeps_the_promises_of_a_sink(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from plugins import conformance
-from plugins.templates.source import MySource
+from flafka.plugins import conformance
+from flafka.plugins.templates.source import MySource
 
 
 def test_it_keeps_the_promises_of_a_source(tmp_path: Path) -> None:

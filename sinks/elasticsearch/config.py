@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from plugins import Problem, agreement, option
-from plugins.options import with_default
-from plugins.shared.javaclass import cannot_run, is_java_class
-from plugins.shared.tls import TlsClientConfig
-from sinks.bucketpath import BucketPath
-from sinks.bulk import DocumentsConfig
-from sinks.elasticsearch.documents import SERIALIZERS
+from flafka.plugins import Problem, agreement, option
+from flafka.plugins.options import with_default
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.shared.tls import TlsClientConfig
+from flafka.sinks.bucketpath import BucketPath
+from flafka.sinks.bulk import DocumentsConfig
+from flafka.sinks.elasticsearch.documents import SERIALIZERS
 
 HTTP_PORT, TRANSPORT_PORT = 9200, 9300
 _PACKAGE = "org.apache.flume.sink.elasticsearch."

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sinks.bucketpath import milliseconds
-from sinks.templates import readable
+from flafka.sinks.bucketpath import milliseconds
+from flafka.sinks.templates import readable
 
 GUESSED = 20
 """Bytes of a text in which Flume looks for a brace, to find out whether it may be JSON."""

@@ -12,12 +12,12 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from plugins import Batch, EventId, FlafkaError, PartitionClaim, Retry, require
-from sinks.bucketpath import BucketPath
-from sinks.bulk import DocumentsSink, RequestRefused
-from sinks.elasticsearch.config import ElasticsearchConfig
-from sinks.elasticsearch.differences import ELASTICSEARCH
-from sinks.elasticsearch.documents import SERIALIZERS, time_of
+from flafka.plugins import Batch, EventId, FlafkaError, PartitionClaim, Retry, require
+from flafka.sinks.bucketpath import BucketPath
+from flafka.sinks.bulk import DocumentsSink, RequestRefused
+from flafka.sinks.elasticsearch.config import ElasticsearchConfig
+from flafka.sinks.elasticsearch.differences import ELASTICSEARCH
+from flafka.sinks.elasticsearch.documents import SERIALIZERS, time_of
 
 _DAY = 86_400_000
 _PASSING = {"cluster_block_exception", "index_closed_exception", "validation_exception"}

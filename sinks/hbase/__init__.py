@@ -1,6 +1,6 @@
 """The HBase sink: each event a row, written over itself when it is delivered again."""
 
-from sinks.hbase.config import HBaseConfig
-from sinks.hbase.sink import HBaseSink
+from flafka.sinks.hbase.config import HBaseConfig
+from flafka.sinks.hbase.sink import HBaseSink
 
 __all__ = ["HBaseConfig", "HBaseSink"]

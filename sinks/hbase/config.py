@@ -9,12 +9,12 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Problem, agreement, option
-from plugins.shared.javaclass import cannot_run, is_java_class
-from plugins.shared.regex import LONGEST, Regex
-from sinks.bulk import BulkConfig
-from sinks.hdfs.hadoop import Hadoop
-from sinks.templates import Template
+from flafka.plugins import Problem, agreement, option
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.shared.regex import LONGEST, Regex
+from flafka.sinks.bulk import BulkConfig
+from flafka.sinks.hdfs.hadoop import Hadoop
+from flafka.sinks.templates import Template
 
 _SERIALIZERS = {
     "simple": "simple",

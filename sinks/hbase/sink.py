@@ -11,13 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Retry
-from plugins.shared.regex import TooSlow
-from sinks.bulk import BulkSink, pieces
-from sinks.hbase.config import HBaseConfig
-from sinks.hbase.differences import HBASE
-from sinks.hbase.thrift import Cells, HBase, TableMissing
-from sinks.templates import readable
+from flafka.plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Retry
+from flafka.plugins.shared.regex import TooSlow
+from flafka.sinks.bulk import BulkSink, pieces
+from flafka.sinks.hbase.config import HBaseConfig
+from flafka.sinks.hbase.differences import HBASE
+from flafka.sinks.hbase.thrift import Cells, HBase, TableMissing
+from flafka.sinks.templates import readable
 
 LONGEST_KEY = 32_767
 """Bytes of a row's key, in HBase."""

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from plugins import Metrics, Retry, require
-from sinks.bulk import RequestRefused
+from flafka.plugins import Metrics, Retry, require
+from flafka.sinks.bulk import RequestRefused
 
 R = TypeVar("R")
 

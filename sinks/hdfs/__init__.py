@@ -1,6 +1,6 @@
 """The HDFS sink: each event in exactly one file."""
 
-from sinks.hdfs.config import HdfsConfig
-from sinks.hdfs.sink import HdfsSink
+from flafka.sinks.hdfs.config import HdfsConfig
+from flafka.sinks.hdfs.sink import HdfsSink
 
 __all__ = ["HdfsConfig", "HdfsSink"]

@@ -11,10 +11,10 @@ from collections import deque
 
 import msgspec
 
-from plugins import Conflict, LastRecord, PartitionClaim, Retry
-from sinks.hdfs.filesystem import FileSystem, Refused
-from sinks.hdfs.layout import epochs_directory, stage_directory, temporary
-from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
+from flafka.plugins import Conflict, LastRecord, PartitionClaim, Retry
+from flafka.sinks.hdfs.filesystem import FileSystem, Refused
+from flafka.sinks.hdfs.layout import epochs_directory, stage_directory, temporary
+from flafka.sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
 
 UNKNOWN_RECORD = LastRecord()
 KEEP_MS = 24 * 3600 * 1000

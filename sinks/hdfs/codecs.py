@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plugins.problems import suggestion
+from flafka.plugins.problems import suggestion
 
 PACKAGE = "org.apache.hadoop.io.compress"
 BLOCK_BYTES = 200_000

@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 import pydantic
 
-from plugins import Config, Problem, agreement, option
-from plugins.problems import suggestion
-from sinks import serializers
-from sinks.bucketpath import BucketPath, known_zone
-from sinks.hdfs import codecs
-from sinks.hdfs.hadoop import Hadoop
-from sinks.hdfs.location import Location, checked_names, checked_path, locate
-from sinks.serializers import options as declared
+from flafka.plugins import Config, Problem, agreement, option
+from flafka.plugins.problems import suggestion
+from flafka.sinks import serializers
+from flafka.sinks.bucketpath import BucketPath, known_zone
+from flafka.sinks.hdfs import codecs
+from flafka.sinks.hdfs.hadoop import Hadoop
+from flafka.sinks.hdfs.location import Location, checked_names, checked_path, locate
+from flafka.sinks.serializers import options as declared
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 FORMATS = ("Writable", "Text")

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-from plugins import Retry
+from flafka.plugins import Retry
 
 T = TypeVar("T")
 R = TypeVar("R")

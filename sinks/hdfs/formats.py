@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from plugins import Batch
-from sinks import serializers
-from sinks.hdfs.codecs import CODECS, Codec
-from sinks.hdfs.config import HdfsConfig
-from sinks.hdfs.sequencefile import SequenceFile
-from sinks.serializers import Buffer, FileWriter, Serializer
-from sinks.serializers.avro import Fetch
+from flafka.plugins import Batch
+from flafka.sinks import serializers
+from flafka.sinks.hdfs.codecs import CODECS, Codec
+from flafka.sinks.hdfs.config import HdfsConfig
+from flafka.sinks.hdfs.sequencefile import SequenceFile
+from flafka.sinks.serializers import Buffer, FileWriter, Serializer
+from flafka.sinks.serializers.avro import Fetch
 
 COMPRESSED_BYTES = 1 << 20
 """So much is compressed at once: what a file of many such parts needs in memory is no more, whatever the codec."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from plugins.shared.hadoopxml import read_properties, value_of
+from flafka.plugins.shared.hadoopxml import read_properties, value_of
 
 DIRECTORIES = ("FLUME_CONF_DIR", "HADOOP_CONF_DIR")
 """Variables that name a directory with Hadoop's configuration, the first before the second, as for Flume."""

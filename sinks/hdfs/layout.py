@@ -7,8 +7,8 @@ import posixpath
 import re
 from urllib.parse import quote
 
-from plugins import PartitionClaim
-from sinks.hdfs.location import RESERVED
+from flafka.plugins import PartitionClaim
+from flafka.sinks.hdfs.location import RESERVED
 
 LONGEST_NAME, LONGEST_PATH = 255, 7000
 """Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""

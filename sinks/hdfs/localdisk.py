@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from plugins import Retry
-from plugins.shared.disk import existing, make_directory, sync_directory, writable
-from sinks.hdfs.filesystem import PRIVATE, FileSystem, NoDirectory, Refused, Status, loosely
+from flafka.plugins import Retry
+from flafka.plugins.shared.disk import existing, make_directory, sync_directory, writable
+from flafka.sinks.hdfs.filesystem import PRIVATE, FileSystem, NoDirectory, Refused, Status, loosely
 
 PASSING = (
     errno.EIO,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from plugins import FlafkaError
-from sinks.bucketpath import BucketPath
-from sinks.hdfs.hadoop import Hadoop
-from sinks.hdfs.webhdfs import user_name
+from flafka.plugins import FlafkaError
+from flafka.sinks.bucketpath import BucketPath
+from flafka.sinks.hdfs.hadoop import Hadoop
+from flafka.sinks.hdfs.webhdfs import user_name
 
 RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
 """Names that HDFS, or this sink, keeps for itself."""

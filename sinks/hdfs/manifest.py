@@ -6,7 +6,7 @@ import posixpath
 
 import msgspec
 
-from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
+from flafka.plugins import FlafkaError, LastRecord, PartitionClaim, Retry
 
 VERSION = 3
 """Version of the manifests that are written and read."""

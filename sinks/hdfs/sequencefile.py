@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from plugins import Batch
-from sinks.hdfs.codecs import Codec
-from sinks.serializers import Blocks, Buffer, FileWriter, Serialized, Serializer
-from sinks.serializers.base import by_number, fixed, joined, lengths, serialized
+from flafka.plugins import Batch
+from flafka.sinks.hdfs.codecs import Codec
+from flafka.sinks.serializers import Blocks, Buffer, FileWriter, Serialized, Serializer
+from flafka.sinks.serializers.base import by_number, fixed, joined, lengths, serialized
 
 SYNC_BYTES = 100 * 1024
 """A mark, where readers may begin, at least after so much."""

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     CommittingSink,
     Conflict,
@@ -29,25 +29,25 @@ from plugins import (
     Resumed,
     Retry,
 )
-from plugins.errors import CommitLogElsewhere
-from plugins.shared.disk import writable
-from plugins.shared.offsets import next_epoch
-from sinks import serializers
-from sinks.bucketpath import BucketPath
-from sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
-from sinks.hdfs.config import HIDDEN, ROUND_UNITS, HdfsConfig
-from sinks.hdfs.differences import HDFS
-from sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
-from sinks.hdfs.formats import format_of
-from sinks.hdfs.layout import LONGEST_NAME, final_path, longest_prefix, possible, stage_directory
-from sinks.hdfs.localdisk import LocalDisk
-from sinks.hdfs.manifest import VERSION, File, Manifest
-from sinks.hdfs.staging import Partition, Staged, Staging
-from sinks.hdfs.tracing import find_in
-from sinks.hdfs.webhdfs import WebHdfs
-from sinks.serializers.avro import schema_name
-from sinks.serializers.base import lengths
-from sinks.serializers.differences import SERIALIZERS
+from flafka.plugins.errors import CommitLogElsewhere
+from flafka.plugins.shared.disk import writable
+from flafka.plugins.shared.offsets import next_epoch
+from flafka.sinks import serializers
+from flafka.sinks.bucketpath import BucketPath
+from flafka.sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
+from flafka.sinks.hdfs.config import HIDDEN, ROUND_UNITS, HdfsConfig
+from flafka.sinks.hdfs.differences import HDFS
+from flafka.sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
+from flafka.sinks.hdfs.formats import format_of
+from flafka.sinks.hdfs.layout import LONGEST_NAME, final_path, longest_prefix, possible, stage_directory
+from flafka.sinks.hdfs.localdisk import LocalDisk
+from flafka.sinks.hdfs.manifest import VERSION, File, Manifest
+from flafka.sinks.hdfs.staging import Partition, Staged, Staging
+from flafka.sinks.hdfs.tracing import find_in
+from flafka.sinks.hdfs.webhdfs import WebHdfs
+from flafka.sinks.serializers.avro import schema_name
+from flafka.sinks.serializers.base import lengths
+from flafka.sinks.serializers.differences import SERIALIZERS
 
 LONGEST_SECONDS = 86_400
 """A file is closed at this age whatever the options say: its events must be in the channel until then, and a topic

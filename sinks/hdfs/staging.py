@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from plugins import Retry
-from sinks.serializers import Buffer, FileWriter, Serializer
+from flafka.plugins import Retry
+from flafka.sinks.serializers import Buffer, FileWriter, Serializer
 
 PREFIX = "flafka-hdfs-"
 LOW_BYTES = 256 << 20

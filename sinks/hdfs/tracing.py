@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from plugins import EventId, PartitionClaim
-from sinks.hdfs.filesystem import FileSystem
-from sinks.hdfs.layout import claim_hash, epochs_directory, safe_name, stem
-from sinks.hdfs.manifest import BEGIN, manifest_in
+from flafka.plugins import EventId, PartitionClaim
+from flafka.sinks.hdfs.filesystem import FileSystem
+from flafka.sinks.hdfs.layout import claim_hash, epochs_directory, safe_name, stem
+from flafka.sinks.hdfs.manifest import BEGIN, manifest_in
 
 Told = dict[str, Any]
 

@@ -16,9 +16,9 @@ from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
-from plugins import FlafkaError, Retry, require
-from sinks.hdfs.filesystem import FileSystem, NoDirectory, R, Refused, Status, loosely, private
-from sinks.hdfs.silence import Patience, impatient
+from flafka.plugins import FlafkaError, Retry, require
+from flafka.sinks.hdfs.filesystem import FileSystem, NoDirectory, R, Refused, Status, loosely, private
+from flafka.sinks.hdfs.silence import Patience, impatient
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""

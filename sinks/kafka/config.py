@@ -8,11 +8,11 @@ from typing import Any
 
 import pydantic
 
-from plugins import Config, option, with_default
-from plugins.shared.kafkaclient import ProducerConfig
-from plugins.shared.kafkaproperties import number
-from plugins.shared.kafkatopics import checked_topic, own_topic
-from sinks.bucketpath import BucketPath, literals
+from flafka.plugins import Config, option, with_default
+from flafka.plugins.shared.kafkaclient import ProducerConfig
+from flafka.plugins.shared.kafkaproperties import number
+from flafka.plugins.shared.kafkatopics import checked_topic, own_topic
+from flafka.sinks.bucketpath import BucketPath, literals
 
 TRANSACTION_MS = 60_000
 """Default of `transaction.timeout.ms`."""

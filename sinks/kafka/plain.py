@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins import Batch, Conflict, PartitionClaim, PlainSink, Rejected, Retry
-from sinks.kafka.config import KafkaSinkConfig
-from sinks.kafka.records import KafkaRecords
-from sinks.kafka.writers import TransactionalWriter, Writer
+from flafka.plugins import Batch, Conflict, PartitionClaim, PlainSink, Rejected, Retry
+from flafka.sinks.kafka.config import KafkaSinkConfig
+from flafka.sinks.kafka.records import KafkaRecords
+from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 
 _NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 

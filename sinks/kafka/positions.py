@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import FlafkaError, PartitionClaim, Retry
-from plugins.shared.kafkaclient import CONSUMER, PROBE_SECONDS, create_topic, reason
-from plugins.shared.kafkaoffsets import read_up_to, watermarks
-from sinks.kafka.writers import Writer
+from flafka.plugins import FlafkaError, PartitionClaim, Retry
+from flafka.plugins.shared.kafkaclient import CONSUMER, PROBE_SECONDS, create_topic, reason
+from flafka.plugins.shared.kafkaoffsets import read_up_to, watermarks
+from flafka.sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
 VERSION = 1

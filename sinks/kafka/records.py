@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
-from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
-from plugins.shared.kafkaerrors import metadata
-from plugins.shared.kafkaproperties import client_properties, number
-from sinks.bucketpath import BucketPath
-from sinks.kafka.config import KafkaSinkConfig
-from sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings
-from sinks.kafka.writers import Writer
+from flafka.plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
+from flafka.plugins.shared import flumeevent
+from flafka.plugins.shared.kafkaclient import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
+from flafka.plugins.shared.kafkaerrors import metadata
+from flafka.plugins.shared.kafkaproperties import client_properties, number
+from flafka.sinks.bucketpath import BucketPath
+from flafka.sinks.kafka.config import KafkaSinkConfig
+from flafka.sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings
+from flafka.sinks.kafka.writers import Writer
 
 ID = "flafka.id"
 """Header of a record that may come twice: the event's id."""

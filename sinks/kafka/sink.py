@@ -7,7 +7,7 @@ import time
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     CommittingSink,
     Conflict,
@@ -18,17 +18,17 @@ from plugins import (
     Resumed,
     Retry,
 )
-from plugins.shared.kafkaclient import CONSUMER, reason, refused_group
-from plugins.shared.kafkaoffsets import committed as group_offsets
-from plugins.shared.kafkaoffsets import metadata_of
-from plugins.shared.kafkatimes import REQUEST_SECONDS
-from plugins.shared.offsets import OffsetMetadata
-from sinks.kafka.config import KafkaSinkConfig
-from sinks.kafka.differences import KAFKA
-from sinks.kafka.plain import PlainKafkaSink
-from sinks.kafka.positions import Positions
-from sinks.kafka.records import KafkaRecords
-from sinks.kafka.writers import TransactionalWriter, Writer
+from flafka.plugins.shared.kafkaclient import CONSUMER, reason, refused_group
+from flafka.plugins.shared.kafkaoffsets import committed as group_offsets
+from flafka.plugins.shared.kafkaoffsets import metadata_of
+from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.sinks.kafka.config import KafkaSinkConfig
+from flafka.sinks.kafka.differences import KAFKA
+from flafka.sinks.kafka.plain import PlainKafkaSink
+from flafka.sinks.kafka.positions import Positions
+from flafka.sinks.kafka.records import KafkaRecords
+from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 
 
 class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):

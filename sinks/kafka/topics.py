@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
-from plugins import Retry
-from plugins.shared.kafkaclient import PROBE_SECONDS, reason
-from plugins.shared.kafkaproperties import client_properties
-from plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
-from sinks.kafka.config import KafkaSinkConfig
+from flafka.plugins import Retry
+from flafka.plugins.shared.kafkaclient import PROBE_SECONDS, reason
+from flafka.plugins.shared.kafkaproperties import client_properties
+from flafka.plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
+from flafka.sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0
 """Time after which a known topic is looked up again."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
-from plugins.shared.kafkaclient import PRODUCER, reason
-from plugins.shared.kafkaerrors import RECORD_REFUSALS
-from plugins.shared.offsets import OffsetMetadata
+from flafka.plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
+from flafka.plugins.shared.kafkaclient import PRODUCER, reason
+from flafka.plugins.shared.kafkaerrors import RECORD_REFUSALS
+from flafka.plugins.shared.offsets import OffsetMetadata
 
 TRANSACTION_CALL_SECONDS = 30.0
 """Time in which brokers answer one call about a transaction: its begin, its offsets, its commit or its abort."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from plugins import Problem
-from plugins.problems import suggestion
-from plugins.shared.javaclass import cannot_run, is_java_class
-from sinks.serializers.avro import CODECS as AVRO_CODECS
-from sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
-from sinks.serializers.base import Blocks, Buffer, FileWriter, Serialized, Serializer
-from sinks.serializers.parquet import CODECS as PARQUET_CODECS
-from sinks.serializers.parquet import FIELDS, TYPES, Parquet
-from sinks.serializers.text import HeaderAndText, Json, Text
+from flafka.plugins import Problem
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.sinks.serializers.avro import CODECS as AVRO_CODECS
+from flafka.sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
+from flafka.sinks.serializers.base import Blocks, Buffer, FileWriter, Serialized, Serializer
+from flafka.sinks.serializers.parquet import CODECS as PARQUET_CODECS
+from flafka.sinks.serializers.parquet import FIELDS, TYPES, Parquet
+from flafka.sinks.serializers.text import HeaderAndText, Json, Text
 
 __all__ = [
     "Blocks",

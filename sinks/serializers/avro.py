@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plugins import Batch, Retry
-from plugins.shared import flumeevent
-from plugins.shared.flumeevent import varint
-from sinks.serializers.base import Blocks, Serialized, Serializer, serialized
+from flafka.plugins import Batch, Retry
+from flafka.plugins.shared import flumeevent
+from flafka.plugins.shared.flumeevent import varint
+from flafka.sinks.serializers.base import Blocks, Serialized, Serializer, serialized
 
 EVENT_SCHEMA = (
     '{"type":"record","name":"Event","fields":[{"name":"headers","type":{"type":"map","values":"string"}},'

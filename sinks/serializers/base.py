@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch
+from flafka.plugins import Batch
 
 Buffer = bytes | memoryview
 

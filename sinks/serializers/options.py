@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plugins import option
+from flafka.plugins import option
 
 
 def serializer(prefix: str = "", more: str = "") -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch
-from sinks.serializers.base import Buffer, FileWriter, Serializer
+from flafka.plugins import Batch
+from flafka.sinks.serializers.base import Buffer, FileWriter, Serializer
 
 FIELDS = (
     pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),

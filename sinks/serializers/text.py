@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch
-from sinks.serializers.base import (
+from flafka.plugins import Batch
+from flafka.sinks.serializers.base import (
     Serialized,
     Serializer,
     by_value,

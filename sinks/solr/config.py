@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from plugins import Problem, agreement, option
-from plugins.morphline.hocon import Scalar
-from plugins.morphline.options import MorphlineConfig
-from sinks.bulk import DocumentsConfig
-from sinks.templates import Template
+from flafka.plugins import Problem, agreement, option
+from flafka.plugins.morphline.hocon import Scalar
+from flafka.plugins.morphline.options import MorphlineConfig
+from flafka.sinks.bulk import DocumentsConfig
+from flafka.sinks.templates import Template
 
 if TYPE_CHECKING:
-    from plugins.morphline.morphline import Morphline
+    from flafka.plugins.morphline.morphline import Morphline
 
 _HANDLER = "org.apache.flume.sink.solr.morphline.MorphlineHandlerImpl"
 _MADE_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", "header_suffix", "fields")

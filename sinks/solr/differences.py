@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plugins import Difference
-from plugins.morphline.options import DIFFERENCES
+from flafka.plugins import Difference
+from flafka.plugins.morphline.options import DIFFERENCES
 
 _OPTION = "morphlineFile"
 SOLR = (

@@ -9,11 +9,11 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugins import Event, EventId, Retry, require
-from plugins.morphline.record import BODY, JsonNode, MorphlineRecord
+from flafka.plugins import Event, EventId, Retry, require
+from flafka.plugins.morphline.record import BODY, JsonNode, MorphlineRecord
 
 if TYPE_CHECKING:
-    from plugins.morphline.morphline import Morphline
+    from flafka.plugins.morphline.morphline import Morphline
 
 ZOOKEEPER_TIMEOUT = 10
 """Seconds until it must answer."""

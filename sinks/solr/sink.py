@@ -14,16 +14,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Retry, require
-from plugins.morphline.record import Failed
-from sinks.bulk import DocumentsSink, RequestRefused
-from sinks.solr.config import SolrConfig
-from sinks.solr.differences import SOLR
-from sinks.solr.documents import DocumentMaker, live_address
-from sinks.templates import readable
+from flafka.plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Retry, require
+from flafka.plugins.morphline.record import Failed
+from flafka.sinks.bulk import DocumentsSink, RequestRefused
+from flafka.sinks.solr.config import SolrConfig
+from flafka.sinks.solr.differences import SOLR
+from flafka.sinks.solr.documents import DocumentMaker, live_address
+from flafka.sinks.templates import readable
 
 if TYPE_CHECKING:
-    from plugins.morphline.morphline import Morphline
+    from flafka.plugins.morphline.morphline import Morphline
 
 _NOT_IN_NAMES = re.compile(r"[^\w.]")
 _STATUS = re.compile(r"\(HTTP (\d+)\)")

@@ -1,6 +1,6 @@
 """The Spark sink: a function of yours over the stream of events."""
 
-from sinks.spark.config import SparkSinkConfig
-from sinks.spark.sink import SparkSink
+from flafka.sinks.spark.config import SparkSinkConfig
+from flafka.sinks.spark.sink import SparkSink
 
 __all__ = ["SparkSink", "SparkSinkConfig"]

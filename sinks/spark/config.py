@@ -7,10 +7,10 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Config, Problem, agreement, option
-from plugins.problems import suggestion
-from plugins.shared.kafkatopics import own_topic
-from sinks.spark.loading import SessionNeeded, load
+from flafka.plugins import Config, Problem, agreement, option
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.kafkatopics import own_topic
+from flafka.sinks.spark.loading import SessionNeeded, load
 
 
 def spark_path(path: str) -> str:

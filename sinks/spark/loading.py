@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from plugins.errors import ANY_FAILURE
-from plugins.problems import suggestion
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.problems import suggestion
 
 Processor = Callable[[Any, dict[str, str]], Any]
 

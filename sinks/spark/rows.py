@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from plugins import require
+from flafka.plugins import require
 
 NOTE = "its arguments were: "
 """Begins the line behind the error, in the traceback that Spark brings back from its workers."""

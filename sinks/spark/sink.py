@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plugins import FlafkaError, KafkaStream, StreamingSink, require
-from plugins.errors import ANY_FAILURE
-from plugins.shared.kafkaproperties import java_properties
-from sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
-from sinks.spark.loading import load, place_in
-from sinks.spark.rows import telling_rows
+from flafka.plugins import FlafkaError, KafkaStream, StreamingSink, require
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.shared.kafkaproperties import java_properties
+from flafka.sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
+from flafka.sinks.spark.loading import load, place_in
+from flafka.sinks.spark.rows import telling_rows
 
 RECORD_FORMAT = ("flafka.format", "raw/1")
 """What a Kafka channel knows a record by that holds one event, as it is."""

@@ -8,10 +8,10 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Problem, option, with_default
-from plugins.shared.javaclass import cannot_run, is_java_class
-from sources.log4j.config import EncodingConfig
-from sources.serving import ServingConfig
+from flafka.plugins import Problem, option, with_default
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.sources.log4j.config import EncodingConfig
+from flafka.sources.serving import ServingConfig
 
 HANDLERS = {
     "org.apache.flume.source.http.jsonhandler": "json",

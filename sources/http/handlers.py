@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from plugins import Event
-from sources.http.gson import HALF, NoEventError, read_events
-from sources.log4j.framing import Log4jFramer
-from sources.log4j.reading import LogEventParser
+from flafka.plugins import Event
+from flafka.sources.http.gson import HALF, NoEventError, read_events
+from flafka.sources.log4j.framing import Log4jFramer
+from flafka.sources.log4j.reading import LogEventParser
 
 
 class HandlerError(Exception):

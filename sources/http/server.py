@@ -13,15 +13,15 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from plugins import Event, Source
-from plugins.threads import complain_rarely
-from sources import serving
-from sources.connections import Connections
-from sources.http import handlers
-from sources.http.config import HttpSourceConfig
-from sources.http.handlers import HandlerError
-from sources.listening import Endpoint
-from sources.serving import OVERHEAD, Client, Reception
+from flafka.plugins import Event, Source
+from flafka.plugins.threads import complain_rarely
+from flafka.sources import serving
+from flafka.sources.connections import Connections
+from flafka.sources.http import handlers
+from flafka.sources.http.config import HttpSourceConfig
+from flafka.sources.http.handlers import HandlerError
+from flafka.sources.listening import Endpoint
+from flafka.sources.serving import OVERHEAD, Client, Reception
 
 BUDGET = 64 * 1024 * 1024
 """Most bytes of requests that wait to be stored, and of those that are being received; others are answered 503. The

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from plugins import Batch, Difference
-from sources.http.config import HttpSourceConfig
-from sources.listening import Endpoint
-from sources.serving import ServingSource
+from flafka.plugins import Batch, Difference
+from flafka.sources.http.config import HttpSourceConfig
+from flafka.sources.listening import Endpoint
+from flafka.sources.serving import ServingSource
 
 if TYPE_CHECKING:  # with uvicorn, which only an agent needs that listens
-    from sources.http.server import HttpRequest, HttpServer
+    from flafka.sources.http.server import HttpRequest, HttpServer
 
 
 class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
@@ -47,10 +47,10 @@ class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
             here="the source waits `requestTimeout` for the channel, then answers 503; the client may send again",
         ),
     )
-    libraries: ClassVar = {"sources.http.server": ""}
+    libraries: ClassVar = {"flafka.sources.http.server": ""}
 
     def _serve(self, endpoint: Endpoint) -> HttpServer:
-        from sources.http.server import HttpServer
+        from flafka.sources.http.server import HttpServer
 
         return HttpServer(self, endpoint)
 

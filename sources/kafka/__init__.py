@@ -1,6 +1,6 @@
 """The source `kafka`: topics of other programs."""
 
-from sources.kafka.config import KafkaSourceConfig
-from sources.kafka.source import KafkaSource
+from flafka.sources.kafka.config import KafkaSourceConfig
+from flafka.sources.kafka.source import KafkaSource
 
 __all__ = ["KafkaSource", "KafkaSourceConfig"]

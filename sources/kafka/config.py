@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
-from plugins import Config, Problem, agreement, option, with_default
-from plugins.shared.kafkaclient import ConsumerConfig
-from plugins.shared.kafkatopics import checked_topic
-from plugins.shared.regex import backtracking
+from flafka.plugins import Config, Problem, agreement, option, with_default
+from flafka.plugins.shared.kafkaclient import ConsumerConfig
+from flafka.plugins.shared.kafkatopics import checked_topic
+from flafka.plugins.shared.regex import backtracking
 
 if TYPE_CHECKING:
     from regex import Pattern

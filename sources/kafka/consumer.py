@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
-from plugins import FlafkaError, Metrics
-from plugins.shared.kafkaclient import PROBE_SECONDS
-from plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
-from plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS
-from plugins.shared.offsets import OffsetMetadata
-from plugins.shared.polling import Poller, weight
-from sources.kafka.topicids import TopicIdRequests
+from flafka.plugins import FlafkaError, Metrics
+from flafka.plugins.shared.kafkaclient import PROBE_SECONDS
+from flafka.plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
+from flafka.plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS
+from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.shared.polling import Poller, weight
+from flafka.sources.kafka.topicids import TopicIdRequests
 
 COMMIT_SECONDS = 0.5
 NEW_TOPICS_SECONDS = 30.0

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from plugins import Batch, Difference, Event, FlafkaError, Retry, Source
-from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import NO_BROKERS, missing, probed
-from plugins.shared.kafkaproperties import client_properties
-from plugins.shared.polling import Fenced
-from sources.kafka.config import KafkaSourceConfig
-from sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
-from sources.pace import STOP_CHECK_SECONDS
+from flafka.plugins import Batch, Difference, Event, FlafkaError, Retry, Source
+from flafka.plugins.shared import flumeevent
+from flafka.plugins.shared.kafkaclient import NO_BROKERS, missing, probed
+from flafka.plugins.shared.kafkaproperties import client_properties
+from flafka.plugins.shared.polling import Fenced
+from flafka.sources.kafka.config import KafkaSourceConfig
+from flafka.sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
+from flafka.sources.pace import STOP_CHECK_SECONDS
 
 MAX_BYTES = 1 << 20
 """Bytes of records gathered for one batch, so that it still fits into one record of the channel."""

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
-from plugins.shared.offsets import NO_TOPIC_ID
+from flafka.plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
+from flafka.plugins.shared.offsets import NO_TOPIC_ID
 
 _ANSWERS = frozenset(
     {
@@ -27,8 +27,8 @@ _ANSWERS = frozenset(
 class TopicIdRequests:
     """Requests for topic ids. Every method is called on the polling thread of one consumer.
 
-    Unlike `channels.kafka.positions.TopicIds`, one request is for several topics, and brokers older than Apache
-    Kafka 2.8, which have no topic ids, are accepted.
+    Unlike `TopicIds` of `channels/kafka/positions.py`, one request is for several topics, and brokers older than
+    Apache Kafka 2.8, which have no topic ids, are accepted.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:

@@ -1,5 +1,5 @@
 """The source `log4j`: JSON of log4j 2 and logback."""
 
-from sources.log4j.source import Log4jConfig, Log4jSource
+from flafka.sources.log4j.source import Log4jConfig, Log4jSource
 
 __all__ = ["Log4jConfig", "Log4jSource"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pydantic
 
-from plugins import option
-from plugins.problems import suggestion
-from sources.log4j.encoders import PARTS
-from sources.log4j.reading import LogEventParser
-from sources.timezone import TimeZoneConfig
+from flafka.plugins import option
+from flafka.plugins.problems import suggestion
+from flafka.sources.log4j.encoders import PARTS
+from flafka.sources.log4j.reading import LogEventParser
+from flafka.sources.timezone import TimeZoneConfig
 
 
 class EncodingConfig(TimeZoneConfig):

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from plugins import Batch, Event
-from sources.log4j import times, traces
-from sources.log4j.encoders import LEVEL_NAMES, LEVELS, Names, extended
-from sources.log4j.framing import Cut
+from flafka.plugins import Batch, Event
+from flafka.sources.log4j import times, traces
+from flafka.sources.log4j.encoders import LEVEL_NAMES, LEVELS, Names, extended
+from flafka.sources.log4j.framing import Cut
 
 STATUS = "log4j.status"
 """Header of what is no event in JSON: `Invalid`, or `Incomplete` where it was cut."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 
-from plugins import Batch, option
-from sources.connections import Connection
-from sources.listening import (
+from flafka.plugins import Batch, option
+from flafka.sources.connections import Connection
+from flafka.sources.listening import (
     MAX_BYTES,
     Endpoint,
     EndpointSource,
@@ -15,9 +15,9 @@ from sources.listening import (
     Listener,
     TcpConfig,
 )
-from sources.log4j.config import EncodingConfig
-from sources.log4j.framing import Log4jFramer
-from sources.pace import STOP_CHECK_SECONDS, Pace
+from flafka.sources.log4j.config import EncodingConfig
+from flafka.sources.log4j.framing import Log4jFramer
+from flafka.sources.pace import STOP_CHECK_SECONDS, Pace
 
 SERIALISED, BOM = b"\xac\xed\x00\x05", b"\xef\xbb\xbf"
 """Beginnings of a stream of Java objects, and of one of UTF-8 that is marked as such."""

@@ -1,6 +1,6 @@
 """The source `spooldir`: reads files that are put into a directory, each of them once."""
 
-from sources.spooldir.config import SpooldirConfig
-from sources.spooldir.source import SpooldirSource
+from flafka.sources.spooldir.config import SpooldirConfig
+from flafka.sources.spooldir.source import SpooldirSource
 
 __all__ = ["SpooldirConfig", "SpooldirSource"]

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from plugins import Config, Problem, agreement, option
-from plugins.options import ANY_CASE
-from plugins.problems import suggestion
-from plugins.shared.charsets import text_codec
-from plugins.shared.javaclass import cannot_run, is_java_class
-from sources.filenames import name_pattern, shell_directory, shell_pattern
+from flafka.plugins import Config, Problem, agreement, option
+from flafka.plugins.options import ANY_CASE
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.charsets import text_codec
+from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.sources.filenames import name_pattern, shell_directory, shell_pattern
 
 DESERIALIZERS = {
     "LINE": "org.apache.flume.serialization.LineDeserializer",

@@ -10,9 +10,9 @@ from typing import IO
 
 import pyarrow as pa
 
-from plugins import FlafkaError
-from sources.compressed import COMPRESSED, unpacked
-from sources.spooldir.tracker import State
+from flafka.plugins import FlafkaError
+from flafka.sources.compressed import COMPRESSED, unpacked
+from flafka.sources.spooldir.tracker import State
 
 _PIECE = 1 << 20
 

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plugins import require
-from plugins.shared.charsets import text_codec
-from sources import columns
-from sources.spooldir.config import SpooldirConfig
-from sources.spooldir.content import Content, Skip
+from flafka.plugins import require
+from flafka.plugins.shared.charsets import text_codec
+from flafka.sources import columns
+from flafka.sources.spooldir.config import SpooldirConfig
+from flafka.sources.spooldir.content import Content, Skip
 
 HASH_HEADER, LITERAL_HEADER = "flume.avro.schema.hash", "flume.avro.schema.literal"
 LEAST_LINE_BYTES = 4 << 20

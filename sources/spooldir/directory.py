@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from sources.filenames import name_pattern
-from sources.spooldir.config import SpooldirConfig
-from sources.spooldir.tracker import State
-from sources.troubles import Troubles
+from flafka.sources.filenames import name_pattern
+from flafka.sources.spooldir.config import SpooldirConfig
+from flafka.sources.spooldir.tracker import State
+from flafka.sources.troubles import Troubles
 
 _SETTLED = 2_000_000_000
 """Nanoseconds after which a directory's modification time tells a later change from an earlier one anywhere."""

@@ -13,17 +13,17 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from plugins import Batch, FlafkaError, FollowedFile, Retry, Source, require
-from plugins.shared.disk import make_directory
-from sources import columns
-from sources.spooldir.config import SpooldirConfig
-from sources.spooldir.content import Skip
-from sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
-from sources.spooldir.differences import SPOOLDIR
-from sources.spooldir.directory import Candidate, Directory, problems
-from sources.spooldir.spooled import Spooled, readable, resumed
-from sources.spooldir.tracker import FileOffset, Left, Leftovers, State, Tracker
-from sources.troubles import Troubles
+from flafka.plugins import Batch, FlafkaError, FollowedFile, Retry, Source, require
+from flafka.plugins.shared.disk import make_directory
+from flafka.sources import columns
+from flafka.sources.spooldir.config import SpooldirConfig
+from flafka.sources.spooldir.content import Skip
+from flafka.sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
+from flafka.sources.spooldir.differences import SPOOLDIR
+from flafka.sources.spooldir.directory import Candidate, Directory, problems
+from flafka.sources.spooldir.spooled import Spooled, readable, resumed
+from flafka.sources.spooldir.tracker import FileOffset, Left, Leftovers, State, Tracker
+from flafka.sources.troubles import Troubles
 
 _BATCH_BYTES = 512 << 10
 """A batch is full at so many bytes, or at `batchSize` events."""

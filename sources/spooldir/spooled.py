@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sources.spooldir.config import SpooldirConfig
-from sources.spooldir.content import Content, Skip
-from sources.spooldir.deserializers import Piece, deserializer
-from sources.spooldir.tracker import FileOffset
+from flafka.sources.spooldir.config import SpooldirConfig
+from flafka.sources.spooldir.content import Content, Skip
+from flafka.sources.spooldir.deserializers import Piece, deserializer
+from flafka.sources.spooldir.tracker import FileOffset
 
 
 def readable(path: str) -> str:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from plugins.shared.disk import append, replace
-from plugins.shared.flumeevent import long_at, varint
-from sources.spooldir.birth import birth
+from flafka.plugins.shared.disk import append, replace
+from flafka.plugins.shared.flumeevent import long_at, varint
+from flafka.sources.spooldir.birth import birth
 
 NAME = ".flumespool-main.meta"
 """Flume's file, in `trackerDir`."""

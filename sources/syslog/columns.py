@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plugins.columns import HEADER_TYPE
+from flafka.plugins.columns import HEADER_TYPE
 
 Array = Any
 Bytes = npt.NDArray[np.uint8]

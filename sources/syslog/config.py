@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pydantic
 
-from plugins import option
-from sources.connections import ConnectionsConfig
-from sources.listening import HandshakeConfig
-from sources.syslog.formats import Format
-from sources.syslog.reading import Reading
-from sources.timezone import TimeZoneConfig
+from flafka.plugins import option
+from flafka.sources.connections import ConnectionsConfig
+from flafka.sources.listening import HandshakeConfig
+from flafka.sources.syslog.formats import Format
+from flafka.sources.syslog.reading import Reading
+from flafka.sources.timezone import TimeZoneConfig
 
 
 class SyslogConfig(TimeZoneConfig):

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch, Source
-from sources.syslog.columns import Bytes
-from sources.syslog.config import SyslogConfig
-from sources.syslog.formats import Format
-from sources.syslog.framing import MAX_EVENTS
-from sources.syslog.names import HostNames, Sender
-from sources.syslog.parser import STATUS, parse
-from sources.syslog.reading import SINGLE, Dialect, Reading
+from flafka.plugins import Batch, Source
+from flafka.sources.syslog.columns import Bytes
+from flafka.sources.syslog.config import SyslogConfig
+from flafka.sources.syslog.formats import Format
+from flafka.sources.syslog.framing import MAX_EVENTS
+from flafka.sources.syslog.names import HostNames, Sender
+from flafka.sources.syslog.parser import STATUS, parse
+from flafka.sources.syslog.reading import SINGLE, Dialect, Reading
 
 _SAMPLE_BYTES = 100
 """Bytes of a message that a log line shows."""

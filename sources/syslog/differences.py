@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugins import Difference
+from flafka.plugins import Difference
 
 SYSLOG = (
     Difference(

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from plugins import Batch
-from sources.syslog.columns import Array, Bytes
-from sources.syslog.reading import Reading, is_host
-from sources.syslog.times import rfc3164_second
+from flafka.plugins import Batch
+from flafka.sources.syslog.columns import Array, Bytes
+from flafka.sources.syslog.reading import Reading, is_host
+from flafka.sources.syslog.times import rfc3164_second
 
 FEW, FEW_BYTES = 64, 256 << 10
 """Limits of messages and of bytes, beyond which columns are the faster way."""

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch
-from plugins.problems import suggestion
-from plugins.shared.octets import slices
-from plugins.shared.regex import Regex
-from plugins.shared.simpledate import SimpleDateFormat
-from sources.syslog.columns import Array, Bytes, numbers, unpack
-from sources.syslog.parser import REST, STATUS, parse, priorities, statuses, without_terminator
-from sources.syslog.reading import Reading
+from flafka.plugins import Batch
+from flafka.plugins.problems import suggestion
+from flafka.plugins.shared.octets import slices
+from flafka.plugins.shared.regex import Regex
+from flafka.plugins.shared.simpledate import SimpleDateFormat
+from flafka.sources.syslog.columns import Array, Bytes, numbers, unpack
+from flafka.sources.syslog.parser import REST, STATUS, parse, priorities, statuses, without_terminator
+from flafka.sources.syslog.reading import Reading
 
 KEYS = ("regex", "search", "replace", "dateFormat")
 _GROUPS = 5

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plugins.shared.octets import places
-from sources.pace import STOP_CHECK_SECONDS, Pace
-from sources.syslog.columns import LOOK_AHEAD, Bytes
-from sources.syslog.parser import CUT, REST
+from flafka.plugins.shared.octets import places
+from flafka.sources.pace import STOP_CHECK_SECONDS, Pace
+from flafka.sources.syslog.columns import LOOK_AHEAD, Bytes
+from flafka.sources.syslog.parser import CUT, REST
 
 Positions = npt.NDArray[np.int64]
 

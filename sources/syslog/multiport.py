@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 import pydantic
 
-from plugins import agreement, option
-from sources.syslog import differences as declared
-from sources.syslog.config import SyslogStreamConfig
-from sources.syslog.decoder import Decoder
-from sources.syslog.reading import MULTIPORT
-from sources.syslog.tcp import SyslogStream
+from flafka.plugins import agreement, option
+from flafka.sources.syslog import differences as declared
+from flafka.sources.syslog.config import SyslogStreamConfig
+from flafka.sources.syslog.decoder import Decoder
+from flafka.sources.syslog.reading import MULTIPORT
+from flafka.sources.syslog.tcp import SyslogStream
 
 _ASCII = bytes(range(128))
 

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch
-from plugins.shared.octets import slices
-from sources.syslog import few, structured
-from sources.syslog.columns import (
+from flafka.plugins import Batch
+from flafka.plugins.shared.octets import slices
+from flafka.sources.syslog import few, structured
+from flafka.sources.syslog.columns import (
     Array,
     Bytes,
     Ints,
@@ -30,8 +30,8 @@ from sources.syslog.columns import (
     unpack,
     windows,
 )
-from sources.syslog.reading import Dialect, Reading, is_host
-from sources.syslog.times import offsets, rfc3164_times, rfc5424_times
+from flafka.sources.syslog.reading import Dialect, Reading, is_host
+from flafka.sources.syslog.times import offsets, rfc3164_times, rfc5424_times
 
 STATUS = "flume.syslog.status"
 """Header of an event that is not one whole message: `Invalid` or `Incomplete`."""

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.columns import OVERFLOW_TYPE
-from plugins.shared.octets import slices
-from sources.syslog.columns import Array, Bytes, Ints, Mask, windows
+from flafka.plugins.columns import OVERFLOW_TYPE
+from flafka.plugins.shared.octets import slices
+from flafka.sources.syslog.columns import Array, Bytes, Ints, Mask, windows
 
 NAMES = ("appName", "procId", "msgId")
 """Headers of the first three; none for a `-`."""

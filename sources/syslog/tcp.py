@@ -12,16 +12,24 @@ from typing import TypeVar
 
 import numpy as np
 
-from plugins import Batch
-from sources.connections import Connection, plain
-from sources.listening import MAX_BYTES, Endpoint, EndpointSource, Listener
-from sources.syslog.columns import Bytes
-from sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
-from sources.syslog.decoder import Decoder
-from sources.syslog.differences import PORTS, STREAMS, SYSLOG
-from sources.syslog.framing import BETWEEN, COUNTED_MAX, LEAST_ROOM, Intake, Positions, SyslogFramer, cut_together
-from sources.syslog.names import Sender
-from sources.syslog.parser import CUT
+from flafka.plugins import Batch
+from flafka.sources.connections import Connection, plain
+from flafka.sources.listening import MAX_BYTES, Endpoint, EndpointSource, Listener
+from flafka.sources.syslog.columns import Bytes
+from flafka.sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
+from flafka.sources.syslog.decoder import Decoder
+from flafka.sources.syslog.differences import PORTS, STREAMS, SYSLOG
+from flafka.sources.syslog.framing import (
+    BETWEEN,
+    COUNTED_MAX,
+    LEAST_ROOM,
+    Intake,
+    Positions,
+    SyslogFramer,
+    cut_together,
+)
+from flafka.sources.syslog.names import Sender
+from flafka.sources.syslog.parser import CUT
 
 C = TypeVar("C", bound=SyslogStreamConfig)
 

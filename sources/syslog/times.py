@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sources.syslog.columns import Bytes, Ints, Mask, is_digit, two_digits, windows
+from flafka.sources.syslog.columns import Bytes, Ints, Mask, is_digit, two_digits, windows
 
 _MONTHS = sorted((int.from_bytes(name.encode()), number) for number, name in enumerate(calendar.month_abbr) if number)
 _MONTH_KEYS, _MONTH_NUMBERS = np.array(_MONTHS).T

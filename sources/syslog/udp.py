@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from plugins import Batch
-from sources.connections import plain
-from sources.datagrams import DatagramConfig, DatagramSource
-from sources.listening import FAREWELL, MAX_BYTES
-from sources.syslog.config import SyslogPortConfig
-from sources.syslog.decoder import Decoder
-from sources.syslog.differences import DATAGRAMS, PORTS, SYSLOG
-from sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
-from sources.syslog.names import Sender
+from flafka.plugins import Batch
+from flafka.sources.connections import plain
+from flafka.sources.datagrams import DatagramConfig, DatagramSource
+from flafka.sources.listening import FAREWELL, MAX_BYTES
+from flafka.sources.syslog.config import SyslogPortConfig
+from flafka.sources.syslog.decoder import Decoder
+from flafka.sources.syslog.differences import DATAGRAMS, PORTS, SYSLOG
+from flafka.sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
+from flafka.sources.syslog.names import Sender
 
 
 class SyslogUdpConfig(DatagramConfig, SyslogPortConfig):

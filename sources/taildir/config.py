@@ -8,13 +8,13 @@ from typing import Literal
 
 import pydantic
 
-from plugins import MAX_HEADER_COLUMNS, Config, Problem, agreement, option
-from plugins.shared.javaregex import NotLinear
-from plugins.shared.regex import Regex
-from sources.filenames import shell_directory, shell_pattern
-from sources.taildir.groups import FileGroup
-from sources.taildir.multiline import Multiline
-from sources.taildir.tail import MAX_LINE
+from flafka.plugins import MAX_HEADER_COLUMNS, Config, Problem, agreement, option
+from flafka.plugins.shared.javaregex import NotLinear
+from flafka.plugins.shared.regex import Regex
+from flafka.sources.filenames import shell_directory, shell_pattern
+from flafka.sources.taildir.groups import FileGroup
+from flafka.sources.taildir.multiline import Multiline
+from flafka.sources.taildir.tail import MAX_LINE
 
 NO_LIMIT = 2**63 - 1
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from plugins.shared.disk import write_at
-from sources.compressed import COMPRESSED, unpacked
-from sources.taildir.tail import HEAD, TAIL, Key, Tail
-from sources.troubles import Troubles
+from flafka.plugins.shared.disk import write_at
+from flafka.sources.compressed import COMPRESSED, unpacked
+from flafka.sources.taildir.tail import HEAD, TAIL, Key, Tail
+from flafka.sources.troubles import Troubles
 
 _PIECE = 1 << 20
 _MOST = 100

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plugins import Batch
-from sources import columns
-from sources.taildir.multiline import Multiline
-from sources.taildir.tail import Mark, Tail
+from flafka.plugins import Batch
+from flafka.sources import columns
+from flafka.sources.taildir.multiline import Multiline
+from flafka.sources.taildir.tail import Mark, Tail
 
 OFFSET_HEADER = "byteoffset"
 _NEWLINE = 0x0A

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
-from sources.taildir.listing import key_of, names
-from sources.taildir.looking import Listing, ScannedFiles, ScanResult, UntrackedFile
-from sources.taildir.opener import ARRIVED, CREATED, DELETED
-from sources.taildir.tail import Key, Mark, Tail
-from sources.taildir.watch import Change, Hints
+from flafka.sources.taildir.listing import key_of, names
+from flafka.sources.taildir.looking import Listing, ScannedFiles, ScanResult, UntrackedFile
+from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
+from flafka.sources.taildir.tail import Key, Mark, Tail
+from flafka.sources.taildir.watch import Change, Hints
 
 
 class Files(ScannedFiles):

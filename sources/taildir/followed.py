@@ -8,16 +8,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from weakref import WeakValueDictionary
 
-from plugins import Metrics
-from sources.taildir.copies import Copies
-from sources.taildir.groups import Groups
-from sources.taildir.known import Known
-from sources.taildir.ledger import FileCounters
-from sources.taildir.listing import key_of
-from sources.taildir.opened import OpenFiles
-from sources.taildir.places import Places
-from sources.taildir.tail import ChangedError, Key, Tail
-from sources.troubles import Troubles
+from flafka.plugins import Metrics
+from flafka.sources.taildir.copies import Copies
+from flafka.sources.taildir.groups import Groups
+from flafka.sources.taildir.known import Known
+from flafka.sources.taildir.ledger import FileCounters
+from flafka.sources.taildir.listing import key_of
+from flafka.sources.taildir.opened import OpenFiles
+from flafka.sources.taildir.places import Places
+from flafka.sources.taildir.tail import ChangedError, Key, Tail
+from flafka.sources.troubles import Troubles
 
 
 class TrackedFiles:

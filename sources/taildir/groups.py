@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sources.filenames import name_pattern
-from sources.taildir.listing import nothing_there
-from sources.troubles import Troubles
+from flafka.sources.filenames import name_pattern
+from flafka.sources.taildir.listing import nothing_there
+from flafka.sources.troubles import Troubles
 
 _SETTLED = 2_000_000_000
 """Age of a directory's modification time from which it is reliable, in nanoseconds.

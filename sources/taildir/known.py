@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from sources.taildir.tail import Key, Tail
+from flafka.sources.taildir.tail import Key, Tail
 
 
 class Known:

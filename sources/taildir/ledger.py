@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sources.taildir.opener import ARRIVED, CREATED, LEFT
-from sources.taildir.tail import Key
-from sources.taildir.watch import Change
+from flafka.sources.taildir.opener import ARRIVED, CREATED, LEFT
+from flafka.sources.taildir.tail import Key
+from flafka.sources.taildir.watch import Change
 
 _MOST_MOVES = 1024
 

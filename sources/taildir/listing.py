@@ -9,7 +9,7 @@ import errno
 import os
 from contextlib import suppress
 
-from sources.taildir.tail import Key
+from flafka.sources.taildir.tail import Key
 
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 

@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from sources.taildir.copies import Copy, may_be_copy
-from sources.taildir.followed import TrackedFiles
-from sources.taildir.listing import files, key_of, names, opened_as
-from sources.taildir.tail import ChangedError, Key, Mark, Tail
+from flafka.sources.taildir.copies import Copy, may_be_copy
+from flafka.sources.taildir.followed import TrackedFiles
+from flafka.sources.taildir.listing import files, key_of, names, opened_as
+from flafka.sources.taildir.tail import ChangedError, Key, Mark, Tail
 
 Listing = Callable[[str], dict[Key, str]]
 UntrackedFile = tuple[str, Key, bool]

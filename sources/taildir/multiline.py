@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from plugins.shared.regex import Regex
-from sources.columns import binary
+from flafka.plugins.shared.regex import Regex
+from flafka.sources.columns import binary
 
 
 class Multiline:

@@ -23,9 +23,9 @@ from watchdog.observers.inotify_c import (
     inotify_rm_watch,
 )
 
-from plugins.errors import ANY_FAILURE
-from sources.taildir import opener
-from sources.taildir.tail import Key
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.sources.taildir import opener
+from flafka.sources.taildir.tail import Key
 
 _MASK = Mask(
     InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR

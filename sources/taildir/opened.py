@@ -6,8 +6,8 @@ import logging
 import os
 from collections.abc import Callable
 
-from sources.descriptors import EXHAUSTED, exhausted, most_open
-from sources.taildir.tail import Tail
+from flafka.sources.descriptors import EXHAUSTED, exhausted, most_open
+from flafka.sources.taildir.tail import Tail
 
 
 class OpenFiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sources.taildir.tail import Tail
+from flafka.sources.taildir.tail import Tail
 
 
 class Places:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from plugins import FlafkaError, Retry
-from plugins.shared.disk import append, existing, make_directory, replace
-from sources.taildir.tail import Mark, Tail
+from flafka.plugins import FlafkaError, Retry
+from flafka.plugins.shared.disk import append, existing, make_directory, replace
+from flafka.sources.taildir.tail import Mark, Tail
 
 VERSION = 2
 """Version of the journal."""

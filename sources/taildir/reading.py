@@ -7,13 +7,13 @@ import logging
 import os
 from typing import NamedTuple
 
-from plugins import Metrics
-from sources.compressed import COMPRESSED
-from sources.taildir.config import TaildirConfig
-from sources.taildir.events import Events
-from sources.taildir.files import Files
-from sources.taildir.tail import MAX_LINE, ChangedError, Tail
-from sources.troubles import Troubles
+from flafka.plugins import Metrics
+from flafka.sources.compressed import COMPRESSED
+from flafka.sources.taildir.config import TaildirConfig
+from flafka.sources.taildir.events import Events
+from flafka.sources.taildir.files import Files
+from flafka.sources.taildir.tail import MAX_LINE, ChangedError, Tail
+from flafka.sources.troubles import Troubles
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BATCH_BYTES = 512 << 10

@@ -8,18 +8,18 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from plugins import Batch, FollowedFile, Retry, Source
-from sources.pace import Pace
-from sources.taildir.config import TaildirConfig
-from sources.taildir.differences import TAILDIR
-from sources.taildir.events import OFFSET_HEADER, Events, batch_of
-from sources.taildir.files import Files
-from sources.taildir.groups import Groups
-from sources.taildir.positions import PositionFile
-from sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
-from sources.taildir.tail import Tail
-from sources.taildir.watch import Watch
-from sources.troubles import Troubles
+from flafka.plugins import Batch, FollowedFile, Retry, Source
+from flafka.sources.pace import Pace
+from flafka.sources.taildir.config import TaildirConfig
+from flafka.sources.taildir.differences import TAILDIR
+from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
+from flafka.sources.taildir.files import Files
+from flafka.sources.taildir.groups import Groups
+from flafka.sources.taildir.positions import PositionFile
+from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
+from flafka.sources.taildir.tail import Tail
+from flafka.sources.taildir.watch import Watch
+from flafka.sources.troubles import Troubles
 
 _LEAST_BYTES = BATCH_BYTES // 8
 """Remaining space of a batch, in bytes, below which lines of the next file go to the next batch."""

@@ -22,9 +22,9 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
-from sources.taildir.names import Named, Names
-from sources.taildir.opener import ARRIVED, CREATED, LEFT
-from sources.taildir.tail import Key
+from flafka.sources.taildir.names import Named, Names
+from flafka.sources.taildir.opener import ARRIVED, CREATED, LEFT
+from flafka.sources.taildir.tail import Key
 
 _WRITES = Mask(InotifyConstants.IN_MODIFY | InotifyConstants.IN_ONLYDIR)
 _BUSY_EVENTS = 256

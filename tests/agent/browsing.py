@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.config import load
-from agent.services.running import until
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.config import load
+from flafka.agent.services.running import until
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 from tests.agent.scenes import Scene
 from tests.fixtures.browser import PATIENCE
 

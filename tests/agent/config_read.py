@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.config import Diagnostic, load
-from agent.topology import AgentSpec
+from flafka.agent.config import Diagnostic, load
+from flafka.agent.topology import AgentSpec
 from tests.agent.config_sample import COMPONENTS
 
 

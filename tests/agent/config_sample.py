@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import SecretStr, model_validator
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     Channel,
     CommittingSink,

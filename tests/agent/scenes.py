@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agent.graph import graph_of
-from agent.monitoring.registry import Registry
-from agent.monitoring.server import MetricsServer
-from agent.monitoring.view import View
-from agent.monitoring.watch import KafkaWatch
-from agent.topology import AgentSpec
-from plugins import Broker, ClusterLook, FollowedFile, Metrics
+from flafka.agent.graph import graph_of
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.server import MetricsServer
+from flafka.agent.monitoring.view import View
+from flafka.agent.monitoring.watch import KafkaWatch
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Broker, ClusterLook, FollowedFile, Metrics
 
 
 class Scene:

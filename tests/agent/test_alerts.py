@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent.config import load
-from agent.monitoring.registry import Registry
-from agent.monitoring.watch import KafkaWatch
-from agent.runner.agent import Agent
-from agent.services.running import until
-from plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
+from flafka.agent.config import load
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.watch import KafkaWatch
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.running import until
+from flafka.plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
 from tests.agent.alerting import RULES, Look, firing, look, names, patience, rules
 from tests.agent.prometheus import judged, promtool
 from tests.fixtures.ports import free_port
@@ -118,8 +118,8 @@ def before(made: Agent) -> Look:
 @pytest.fixture
 def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """One that may be started, and is stopped then."""
-    monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
-    monkeypatch.setattr("agent.runner.agent.SINK_STOP_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.agent.runner.agent.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.agent.runner.agent.SINK_STOP_SECONDS", 1.0)
     made.start()
     yield made
     for channel in made.channels.values():  # what nobody takes is not waited for
@@ -152,8 +152,8 @@ def test_each_alert_fires_for_what_it_is_about(before: Look, agent: Agent, monke
         until(lambda: agent.sinks[0].members[0].metrics.get("EventRejectedCount"), "dead letters")
         until(lambda: agent.channels["kafka"].metrics.get("Overflowing"), "the overflow to begin")
         later = SimpleNamespace(monotonic=lambda: time.monotonic() + 120)
-        monkeypatch.setattr("agent.runner.local.sources.time", later)
-        monkeypatch.setattr("plugins.shared.disk.room", lambda _: 10**9)
+        monkeypatch.setattr("flafka.agent.runner.local.sources.time", later)
+        monkeypatch.setattr("flafka.plugins.shared.disk.room", lambda _: 10**9)
         found = firing(before, scraped(agent.registry))
     assert "down" in found.pop("FlafkaComponentFailing")
     assert "waiting" in found.pop("FlafkaNotAcknowledged")

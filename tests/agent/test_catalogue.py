@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.config.catalogue import FLUME, find
+from flafka.agent.config.catalogue import FLUME, find
 
 
 def test_types_are_found_by_alias_and_class_in_any_case() -> None:

@@ -12,11 +12,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-import agent.cli
-from agent.cli import check as check_module
-from agent.cli import configured, main
-from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from plugins import FlafkaError
+import flafka.agent.cli
+from flafka.agent.cli import check as check_module
+from flafka.agent.cli import configured, main
+from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.plugins import FlafkaError
 from tests.agent.config_sample import ANSWERED, COMPONENTS
 from tests.agent.test_config_errors import GOOD, changed
 
@@ -295,7 +295,7 @@ def test_load_or_exit(run: Run) -> None:
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
     context = click.Context(main)
-    for name in agent.cli.COMMANDS:
+    for name in flafka.agent.cli.COMMANDS:
         command = main.get_command(context, name)
         assert isinstance(command, click.Command), name
         assert command.get_short_help_str(), name

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Mode, load
-from plugins import Components
+from flafka.agent.config import Mode, load
+from flafka.plugins import Components
 
 COMPONENTS = Components()
 MEMORY = "type = memory"

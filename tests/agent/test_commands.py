@@ -13,9 +13,9 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
-from agent.cli import COMMANDS, FIRST_STEPS, main
-from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
-from plugins import Event, EventId
+from flafka.agent.cli import COMMANDS, FIRST_STEPS, main
+from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
+from flafka.plugins import Event, EventId
 
 CONF = """
 a1.sources = s1
@@ -157,7 +157,7 @@ def test_what_it_prints_is_json_and_nothing_else(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("agent.jvm.jars.bundle", lambda *_: 5)
+    monkeypatch.setattr("flafka.agent.jvm.jars.bundle", lambda *_: 5)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 1))
     conf = f"{CONF}a1.deadletters.directory = {tmp_path}\n"
     (tmp_path / "agent.conf").write_text(conf)
@@ -183,7 +183,7 @@ def test_a_process_with_a_kafka_client_ends_without_the_exit_handlers_of_c(ended
     """OpenSSL has one, which frees what a client's thread uses in a TLS handshake."""
     program = f"""
 import atexit, ctypes, sys
-import flafka, agent.cli, confluent_kafka
+import flafka.__main__, flafka.agent.cli, confluent_kafka
 handler = ctypes.CFUNCTYPE(None)(lambda: print("C's own", flush=True))
 ctypes.CDLL(None).on_exit(handler, None)
 
@@ -192,8 +192,8 @@ def main():
     print("buffered", end=" ")
     {ended}
 
-agent.cli.main = main
-flafka.main()
+flafka.agent.cli.main = main
+flafka.__main__.main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("buffered Python's\n", code), done.stderr

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cli import main
-from agent.config import load
-from agent.topology import Route, SelectorSpec, Tolerance
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.topology import Route, SelectorSpec, Tolerance
+from flafka.plugins import Components
 from tests.agent.config_read import agent, read
 from tests.agent.config_sample import COMPONENTS, FlumeKafkaConfig, Index, Kafka, KafkaConfig
 from tests.agent.test_config_errors import changed

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.config import Mode, load
-from agent.config.sinkgroups import java_order
+from flafka.agent.config import Mode, load
+from flafka.agent.config.sinkgroups import java_order
 from tests.agent.config_sample import COMPONENTS
 
 GOOD = """\

@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from agent import explain as facts
-from agent.cli import main
-from agent.cli.explain import text
-from plugins import Component, Components
+from flafka.agent import explain as facts
+from flafka.agent.cli import main
+from flafka.agent.cli.explain import text
+from flafka.plugins import Component, Components
 
 ALL = [(kind, cls) for kind in facts.KINDS for cls in Components().all(kind)]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load, storage
-from agent.services.running import RunningAgent
-from agent.topology import ComponentSpec, Place
-from plugins import Batch, Components, Config, Source
+from flafka.agent.cli import main
+from flafka.agent.config import load, storage
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.topology import ComponentSpec, Place
+from flafka.plugins import Batch, Components, Config, Source
 from tests.fixtures.ports import free_port
 
 CONFIGURATION = """

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from agent.flumechannel import files as flume
-from agent.flumechannel.importing import Imported, foreseen, import_events
-from channels.file import FileChannel, loading
-from channels.file.log import drop_from
-from plugins import Caution, FlafkaError, Retry
+from flafka.agent.flumechannel import files as flume
+from flafka.agent.flumechannel.importing import Imported, foreseen, import_events
+from flafka.channels.file import FileChannel, loading
+from flafka.channels.file.log import drop_from
+from flafka.plugins import Caution, FlafkaError, Retry
 from tests.channels.file_running import channel, consumer, events, opened, segments
 
 RECORDED = Path(__file__).parents[1] / "data/flume_file_channel"

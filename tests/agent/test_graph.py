@@ -9,10 +9,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.graph import Graph, graph_of
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.graph import Graph, graph_of
+from flafka.plugins import Components
 
 CONFIGURATION = """
 a1.sources = s1 s2

@@ -75,7 +75,7 @@ LIBRARIES = {
     "uvicorn",
 }
 """What some component at work needs, or the agent's HTTP server, and a check does not."""
-APART = {"agent.services", "agent.sizing", "agent.yarn", "plugins.morphline.morphline"}
+APART = {"flafka.agent.services", "flafka.agent.sizing", "flafka.agent.yarn", "flafka.plugins.morphline.morphline"}
 """Parts that stand apart: their own commands import them, or a configuration that asks for them."""
 
 
@@ -83,7 +83,7 @@ def loaded(*arguments: str) -> set[str]:
     """The modules that this command of `agent` has imported when it ends."""
     script = (
         "import json, sys\n"
-        "from flafka import main\n"
+        "from flafka.__main__ import main\n"
         "try:\n"
         "    main()\n"
         "finally:\n"
@@ -97,26 +97,27 @@ def loaded(*arguments: str) -> set[str]:
 def test_a_check_loads_no_library_that_only_work_needs(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text(EVERYTHING.format(home=tmp_path))
     found = loaded("check", "-c", str(tmp_path / "agent.conf"))
-    assert {"pyarrow", "sources", "sinks"} <= found  # it was a check
+    assert {"pyarrow", "flafka.sources", "flafka.sinks"} <= found  # it was a check
     assert not found & (LIBRARIES | APART)
 
 
 def test_a_start_loads_nothing_that_stands_apart() -> None:
     found = loaded("start", "--help")
-    assert "agent.runner.agent" in found  # it was a start
+    assert "flafka.agent.runner.agent" in found  # it was a start
     assert not found & APART
 
 
 def test_what_stands_apart_is_loaded_by_who_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert APART & loaded("size", "--help") == {"agent.sizing"}
+    assert APART & loaded("size", "--help") == {"flafka.agent.sizing"}
     (tmp_path / "yarn-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     (tmp_path / "agent.conf").write_text(ON_YARN)
-    assert APART & loaded("check", "-c", str(tmp_path / "agent.conf")) == {"agent.yarn"}
+    assert APART & loaded("check", "-c", str(tmp_path / "agent.conf")) == {"flafka.agent.yarn"}
 
 
 def test_help_loads_next_to_nothing() -> None:
-    assert not loaded("--help") & {*LIBRARIES, "confluent_kafka", "numpy", "plugins", "pyarrow", "pydantic", "rich"}
+    heavy = {*LIBRARIES, "confluent_kafka", "flafka.plugins", "numpy", "pyarrow", "pydantic", "rich"}
+    assert not loaded("--help") & heavy
 
 
 @pytest.mark.parametrize("plugins", ["[]", "[SimpleNamespace(built_in=False)]"])
@@ -125,10 +126,10 @@ def test_an_agent_without_plugins_does_without_pandas(plugins: str) -> None:
     script = f"""
 import sys
 from types import SimpleNamespace
-from agent import withoutpandas
+from flafka.agent import withoutpandas
 withoutpandas.plugins = lambda: {plugins}
 withoutpandas.do_without_pandas()
-from plugins import Batch, Event
+from flafka.plugins import Batch, Event
 import pyarrow as pa
 assert pa.array(["x"]).equals(pa.array(["x"], pa.string()))
 list(Batch.of([Event(b"x", {{"host": "web-1"}})]))

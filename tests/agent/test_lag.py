@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.graph import graph_of
-from agent.runner.held import MOST_SAMPLES, Held
-from agent.services.running import RunningAgent
-from plugins import Components, Metrics
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.graph import graph_of
+from flafka.agent.runner.held import MOST_SAMPLES, Held
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Components, Metrics
 from tests.fixtures.ports import free_port
 
 EVENTS = 600

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from agent import logs
-from agent.config import load
-from agent.services.running import RunningAgent
-from plugins import Components
+from flafka.agent import logs
+from flafka.agent.config import load
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Components
 from tests.agent.test_monitoring import configuration
 
 LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) (DEBUG|INFO|WARNING|ERROR) ([\w.]+): (.*)")
@@ -90,7 +90,7 @@ def test_a_component_is_named_by_its_path(tmp_path: Path) -> None:
 
 
 def test_a_run_in_which_all_is_well_is_short(servers: None, tmp_path: Path) -> None:
-    start = (sys.executable, "-m", "agent", "start", "--log-format", "json")
+    start = (sys.executable, "-m", "flafka", "start", "--log-format", "json")
     with RunningAgent(tmp_path, configuration(0), command=start) as agent:
         agent.healthy()
         agent.until(lambda: agent.log.count("listening on") == 2, "both sources to listen", 60)

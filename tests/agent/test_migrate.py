@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.cli import main
-from agent.config import load
-from agent.config.migration import Migration, migrate
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.config.migration import Migration, migrate
+from flafka.plugins import Components
 
 FLUME = """\
 # What the shop's servers say.
@@ -166,7 +166,7 @@ def test_all_shows_every_line_and_why_nothing_is_to_be_done(run: Run) -> None:
 
 def test_on_a_terminal_no_line_is_longer_than_it_is_wide(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("agent.cli.migrate._on_a_terminal", lambda: True)
+    monkeypatch.setattr("flafka.agent.cli.migrate._on_a_terminal", lambda: True)
     result = run("flume.conf", "--all")
     assert max(map(len, result.output.splitlines())) <= 80
     assert result.output.splitlines()[1:3] == [

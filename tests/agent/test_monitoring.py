@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.monitoring import server as server_module
-from agent.monitoring.registry import Registry
-from agent.monitoring.server import MetricsServer
-from agent.options import AgentOptions
-from agent.services.running import RunningAgent, until
+from flafka.agent.cli import main
+from flafka.agent.monitoring import server as server_module
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.server import MetricsServer
+from flafka.agent.options import AgentOptions
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 
 
@@ -25,7 +25,7 @@ def test_a_port_that_is_taken_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_module, "RETRY_SECONDS", 0.01, raising=False)
-    caplog.set_level(logging.INFO, "agent.monitoring.server")
+    caplog.set_level(logging.INFO, "flafka.agent.monitoring.server")
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         server = MetricsServer(Registry("a1"), "127.0.0.1", port)

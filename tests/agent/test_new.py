@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.plugins import Components
 from tests.fixtures.plugins import found_by_python, pass_tests_of
 from tests.fixtures.ports import free_port
 
@@ -70,7 +70,7 @@ def test_a_processor_passes_its_test(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (tmp_path / "events").write_text("an error\nfine\n")
     words = ["process", "-c", str(directory / "agent.conf"), "--events", str(tmp_path / "events"), "--json"]
-    done = subprocess.run([sys.executable, "-m", "agent", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "flafka", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = done.stdout.splitlines()
     body = base64.b64encode(b"an error").decode()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from agent.cli.output import show
+from flafka.agent.cli.output import show
 
 COLUMNS = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
 ID = "worker-17.example.org.a1.archive-1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed"

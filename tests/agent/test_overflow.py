@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from agent.config import Mode, load
-from agent.graph import graph_of, ways
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.config import Mode, load
+from flafka.agent.graph import graph_of, ways
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 
 CONFIGURATION = """
 a1.sources = s1

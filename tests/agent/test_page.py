@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent.graph import Graph
-from agent.monitoring.history import SAMPLE_SECONDS, History
-from agent.monitoring.registry import Registry
-from agent.monitoring.routes import LenientJsonResponse
-from agent.monitoring.server import MetricsServer
-from agent.monitoring.view import View
-from agent.monitoring.watch import KafkaWatch
-from plugins import FollowedFile, Metrics
+from flafka.agent.graph import Graph
+from flafka.agent.monitoring.history import SAMPLE_SECONDS, History
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.routes import LenientJsonResponse
+from flafka.agent.monitoring.server import MetricsServer
+from flafka.agent.monitoring.view import View
+from flafka.agent.monitoring.watch import KafkaWatch
+from flafka.plugins import FollowedFile, Metrics
 
 
 def view_of(registry: Registry, files: list[FollowedFile] | None = None) -> View:

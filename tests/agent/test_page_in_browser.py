@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.services.running import until
+from flafka.agent.services.running import until
 from tests.agent.browsing import boxes, configured, contrast, opened, shown, turned
 from tests.agent.scenes import Scene, at_work, cluster, some_files
 from tests.agent.test_graph import CONFIGURATION

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.runner.agent import Agent
-from agent.services.running import RunningAgent, until
-from plugins import Batch, Event
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.running import RunningAgent, until
+from flafka.plugins import Batch, Event
 from tests.agent.browsing import configured, shown, turned
 from tests.fixtures.browser import PATIENCE
 from tests.fixtures.ports import free_port

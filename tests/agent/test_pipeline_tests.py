@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
+from flafka.agent.cli import main
 
 CONFIGURATION = """\
 a1.sources = s1

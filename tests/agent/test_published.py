@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from plugins import Components
+from flafka.agent.config import load
+from flafka.plugins import Components
 
 _BLOCKS = re.split(r"(?m)^### (.*)\n", Path(__file__).with_name("published.txt").read_text("utf-8"))[1:]
 PUBLISHED = dict(zip(_BLOCKS[::2], _BLOCKS[1::2], strict=True))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.cli.reloading import Reloader
-from agent.config import load
-from agent.services.running import until
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.cli.reloading import Reloader
+from flafka.agent.config import load
+from flafka.agent.services.running import until
+from flafka.plugins import Components
 
 CONF = """
 a1.sources = s
@@ -59,7 +59,7 @@ def reloader_of(*words: str, monkeypatch: pytest.MonkeyPatch) -> Reloader:
         found.append(reloader)
         return 0
 
-    monkeypatch.setattr("agent.cli.start.run", run)
+    monkeypatch.setattr("flafka.agent.cli.start.run", run)
     shown = CliRunner().invoke(main, ["start", "-n", "a1", *words])
     assert shown.exit_code == 0, shown.output
     return found[0]
@@ -73,7 +73,7 @@ def test_a_change_is_enough_in_flumes_spelling_and_where_asked(
     words: list[str], looks: bool, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("agent.cli.reloading.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("flafka.agent.cli.reloading.time", SimpleNamespace(monotonic=lambda: now[0]))
     reloader, agent = reloader_of(*words, str(file), monkeypatch=monkeypatch), Told(file)
     told: Any = agent
 
@@ -109,7 +109,7 @@ def test_a_change_is_enough_in_flumes_spelling_and_where_asked(
 
 
 def test_a_reload_that_is_asked_for_reads_what_has_not_changed_too(file: Path) -> None:
-    from agent.cli.configured import Chosen
+    from flafka.agent.cli.configured import Chosen
 
     reloader, agent = Reloader(Chosen(file, None, "normal", {}), looks=False), Told(file)
     told: Any = agent

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.runner import replaying
-from agent.runner.local.alone import Hangs
-from plugins import Components, FlafkaError, PartitionClaim
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.runner import replaying
+from flafka.agent.runner.local.alone import Hangs
+from flafka.plugins import Components, FlafkaError, PartitionClaim
 
 CONF = """
 a1.sources = s

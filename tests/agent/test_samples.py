@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from agent.graph import graph_of
-from agent.monitoring import samples as samples_module
-from agent.monitoring.samples import EVENTS_A_SECOND, MOST_BYTES, MOST_EVENTS, MOST_SAMPLES, Samples, hidden
-from agent.monitoring.taps import Taps
-from agent.topology import AgentSpec
-from plugins import Batch, Components, Event, Origin
+from flafka.agent.config import load
+from flafka.agent.graph import graph_of
+from flafka.agent.monitoring import samples as samples_module
+from flafka.agent.monitoring.samples import EVENTS_A_SECOND, MOST_BYTES, MOST_EVENTS, MOST_SAMPLES, Samples, hidden
+from flafka.agent.monitoring.taps import Taps
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Batch, Components, Event, Origin
 
 BASE = """
 a1.sources = s1 s2

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.services.cluster import Cluster
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.solr import SolrCluster
-from agent.testing import run_processor
-from plugins import Components, Event
-from sinks.spark.loading import load as load_processor
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.services.cluster import Cluster
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.solr import SolrCluster
+from flafka.agent.testing import run_processor
+from flafka.plugins import Components, Event
+from flafka.sinks.spark.loading import load as load_processor
 
 CONF = Path(__file__).parents[2] / "conf"
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli import main
-from agent.sizing import COSTS, SINKS, SOURCES, Load, costs, needs
+from flafka.agent.cli import main
+from flafka.agent.sizing import COSTS, SINKS, SOURCES, Load, costs, needs
 
 LOAD = Load(events=1_000_000, bytes=200, hosts=10_000)
 COST = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent, until
-from agent.systemd import Systemd
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.systemd import Systemd
 from tests.agent.test_monitoring import configuration
 
 UNIT = Path(__file__).parents[2] / "conf/systemd/agent.service"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.monitoring.taps import (
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.monitoring.taps import (
     MOST_BATCHES,
     Taps,
     TapServer,
@@ -28,10 +28,10 @@ from agent.monitoring.taps import (
     send,
     socket_file,
 )
-from agent.runner.agent import Agent
-from agent.services.running import until
-from agent.topology import AgentSpec
-from plugins import Batch, Components, Event
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.running import until
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Batch, Components, Event
 
 CONFIGURATION = """\
 a1.sources = s1
@@ -275,7 +275,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(serving: Serving) -> None:
 
 
 def test_ids_come_with_events_of_a_channel() -> None:
-    from plugins import Origin
+    from flafka.plugins import Origin
 
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from agent.cli import main
-from agent.cli.output import brief, short, span
-from agent.cli.top import drawn, fitting, rows
-from agent.config import load
-from agent.graph import graph_of
-from agent.monitoring.registry import Registry
-from agent.monitoring.server import MetricsServer
-from agent.monitoring.view import View
-from plugins import Components, Metrics
+from flafka.agent.cli import main
+from flafka.agent.cli.output import brief, short, span
+from flafka.agent.cli.top import drawn, fitting, rows
+from flafka.agent.config import load
+from flafka.agent.graph import graph_of
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.server import MetricsServer
+from flafka.agent.monitoring.view import View
+from flafka.plugins import Components, Metrics
 from tests.fixtures.ports import free_port
 
 CONFIGURATION = """\

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.runner.deadletters.stored import StoredDeadLetter
-from agent.topology import AgentSpec
-from agent.tracing import SinkTrace, _asked, _at, _once_a_group, id_in
-from plugins import Batch, Components, Event, EventId, FlafkaError, Origin, PartitionClaim, Whereabouts
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.runner.deadletters.stored import StoredDeadLetter
+from flafka.agent.topology import AgentSpec
+from flafka.agent.tracing import SinkTrace, _asked, _at, _once_a_group, id_in
+from flafka.plugins import Batch, Components, Event, EventId, FlafkaError, Origin, PartitionClaim, Whereabouts
 
 CONF = """
 a1.sources = s

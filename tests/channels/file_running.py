@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from channels.file import FileChannel, FileChannelConfig
-from plugins import Batch, Event, PartitionClaim, Reader, Taken
+from flafka.channels.file import FileChannel, FileChannelConfig
+from flafka.plugins import Batch, Event, PartitionClaim, Reader, Taken
 
 OPTIONS = {"maxFileSize": str(1 << 20), "minimumRequiredSpace": str(1 << 20)}
 

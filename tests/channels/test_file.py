@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.file import FileChannelConfig
-from plugins import Batch, Event, FlafkaError, Retry, Unwritable
+from flafka.channels.file import FileChannelConfig
+from flafka.plugins import Batch, Event, FlafkaError, Retry, Unwritable
 from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
 from tests.fixtures.processes import Forked
 
@@ -52,7 +52,7 @@ def test_what_was_not_committed_comes_again_after_a_restart_with_the_same_ids(tm
 
 def test_what_was_taken_together_is_taken_together_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An overflow relies on it: what may have been forwarded before a kill is what it takes first afterwards."""
-    monkeypatch.setattr("channels.file.reader.MERGE_EVENTS", 3)
+    monkeypatch.setattr("flafka.channels.file.reader.MERGE_EVENTS", 3)
     before: list[bytes] = []
     for last in (1, 2, 4, 7):
         files = opened(tmp_path)
@@ -114,7 +114,7 @@ def test_where_a_disk_is_full_what_is_taken_is_to_be_committed(
     owner = consumer(files)
     assert owner.reader is not None
     with monkeypatch.context() as patched:
-        patched.setattr("channels.file.channel.room", lambda _: 0)
+        patched.setattr("flafka.channels.file.channel.room", lambda _: 0)
         with pytest.raises(Retry, match="no room"):
             files.put(events(2))
         assert not owner.reader.pressed(), "nothing is taken"
@@ -146,7 +146,7 @@ def test_a_full_disk_blocks_too_and_says_so(
     assert "less room than minimumRequiredSpace" in files.metrics.last_error
     assert not files.metrics.degraded()
     files.stopping.clear()
-    monkeypatch.setattr("channels.file.channel.room", lambda _: 1 << 61)
+    monkeypatch.setattr("flafka.channels.file.channel.room", lambda _: 1 << 61)
     files.put(events(1))
     assert (files.metrics.last_error, files.metrics.degraded()) == ("", "")
     monkeypatch.undo()

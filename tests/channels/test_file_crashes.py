@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from plugins import Batch, Event
+from flafka.plugins import Batch, Event
 from tests.channels.file_running import consumer, events, opened, segments
 from tests.fixtures.memory import room
 from tests.fixtures.processes import Forked

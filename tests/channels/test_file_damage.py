@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from channels.file import FileChannel
-from plugins import FlafkaError, Retry
+from flafka.agent.cli import main
+from flafka.channels.file import FileChannel
+from flafka.plugins import FlafkaError, Retry
 from tests.channels.file_running import channel, consumer, events, opened, segments
 
 

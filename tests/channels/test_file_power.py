@@ -18,11 +18,11 @@ from unittest import mock
 
 import pytest
 
-from agent.flumechannel.importing import import_events
-from channels.file import FileChannel
-from channels.file.lock import Lock
-from channels.spillable import SpillableMemoryChannel
-from plugins import Batch, Event, PartitionClaim
+from flafka.agent.flumechannel.importing import import_events
+from flafka.channels.file import FileChannel
+from flafka.channels.file.lock import Lock
+from flafka.channels.spillable import SpillableMemoryChannel
+from flafka.plugins import Batch, Event, PartitionClaim
 from tests.agent.test_flume_channel import left, plain
 from tests.channels.file_running import Owner, channel
 from tests.fixtures.examples import some
@@ -275,7 +275,7 @@ def test_a_disk_that_is_set_back_loses_no_later_event_and_gives_no_id_twice(memo
 
 def test_a_run_without_an_id_of_its_own_would_lose_events_on_a_disk_that_is_set_back(memory: Path) -> None:
     fixed = mock.Mock(hex="0123456789ab" * 2)
-    with mock.patch("channels.file.channel.uuid.uuid4", return_value=fixed), pytest.raises(AssertionError):
+    with mock.patch("flafka.channels.file.channel.uuid.uuid4", return_value=fixed), pytest.raises(AssertionError):
         survives(set_back, memory, range(30))
 
 

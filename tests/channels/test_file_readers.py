@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.file.reader import FileReader
-from plugins import FlafkaError, PartitionClaim, Retry
+from flafka.channels.file.reader import FileReader
+from flafka.plugins import FlafkaError, PartitionClaim, Retry
 from tests.channels.file_running import Owner, channel, consumer, events, opened
 
 

@@ -7,9 +7,9 @@ from confluent_kafka import KafkaError
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from channels.kafka.fetched import Fetched
-from plugins import PartitionClaim
-from plugins.shared.polling import weight
+from flafka.channels.kafka.fetched import Fetched
+from flafka.plugins import PartitionClaim
+from flafka.plugins.shared.polling import weight
 
 CLAIMS = [PartitionClaim("cluster", "t", "id", "g", -1, partition) for partition in range(3)]
 PARTITIONS = st.sampled_from(range(3))

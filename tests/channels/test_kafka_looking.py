@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError
 
-from agent.runner.deadletters import stored
-from channels.kafka import looking
-from channels.kafka.looking import TopicLookup
-from plugins import KafkaStream, Retry
+from flafka.agent.runner.deadletters import stored
+from flafka.channels.kafka import looking
+from flafka.channels.kafka.looking import TopicLookup
+from flafka.plugins import KafkaStream, Retry
 
 
 class Half:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from agent.services.running import until
-from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
-from channels.kafka.producing import ChannelProducer, Limits
-from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
-from plugins.shared.kafkaproperties import client_properties
+from flafka.agent.services.running import until
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
+from flafka.channels.kafka.producing import ChannelProducer, Limits
+from flafka.plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
+from flafka.plugins.shared.kafkaproperties import client_properties
 from tests.fixtures.ports import free_port
 
 
@@ -227,7 +227,7 @@ def test_a_default_partition_that_is_not_there_is_said_at_the_start():
 
 def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
     """They know no SASL, which is told in the way of a wrong password."""
-    monkeypatch.setattr("channels.kafka.channel.REQUEST_SECONDS", 2.0)
+    monkeypatch.setattr("flafka.channels.kafka.channel.REQUEST_SECONDS", 2.0)
     secured = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -254,7 +254,7 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
 
 
 def test_brokers_that_do_not_answer_are_away(monkeypatch):
-    monkeypatch.setattr("channels.kafka.channel.REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr("flafka.channels.kafka.channel.REQUEST_SECONDS", 0.5)
     config, _ = KafkaChannel.config_class.parse({"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"})
     with pytest.raises(Unreachable, match="no Kafka broker answers"):
         KafkaChannel(config, "c1").open()

@@ -7,13 +7,13 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from agent.services.running import until
-from channels.kafka import reader
-from channels.kafka.reader import KafkaReader
-from channels.kafka.records import decode
-from plugins import FlafkaError, Metrics, PartitionClaim, Retry
-from plugins.shared import polling
-from plugins.shared.offsets import OffsetMetadata
+from flafka.agent.services.running import until
+from flafka.channels.kafka import reader
+from flafka.channels.kafka.reader import KafkaReader
+from flafka.channels.kafka.records import decode
+from flafka.plugins import FlafkaError, Metrics, PartitionClaim, Retry
+from flafka.plugins.shared import polling
+from flafka.plugins.shared.offsets import OffsetMetadata
 
 
 class RebalanceListener:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.kafka import KafkaChannel, KafkaChannelConfig, records
-from plugins import Batch, Event, EventId, PartitionClaim, Record
-from plugins.shared import flumeevent
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, records
+from flafka.plugins import Batch, Event, EventId, PartitionClaim, Record
+from flafka.plugins.shared import flumeevent
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, Event, Retry
-from plugins.conformance import ClaimsListener
+from flafka.channels.memory import MemoryChannel, MemoryConfig
+from flafka.plugins import Batch, Event, Retry
+from flafka.plugins.conformance import ClaimsListener
 from tests.fixtures.examples import examples
 
 
@@ -116,7 +116,7 @@ def test_only_what_waits_to_be_taken_has_room_taken(steps):
 
 
 def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
-    monkeypatch.setattr("channels.memory.MOST_TAKEN", 100)
+    monkeypatch.setattr("flafka.channels.memory.MOST_TAKEN", 100)
     memory = channel()
     for _ in range(3):
         memory.put(Batch.of([Event(b"x" * 40)]))

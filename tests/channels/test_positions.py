@@ -8,8 +8,8 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.kafka.positions import PartitionLog, claims_of
-from plugins import FlafkaError, PartitionClaim
+from flafka.channels.kafka.positions import PartitionLog, claims_of
+from flafka.plugins import FlafkaError, PartitionClaim
 
 CLAIM = PartitionClaim("cluster", "t", "now", "group", 0, -1)
 LOG = logging.getLogger()

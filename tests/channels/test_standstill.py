@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from channels.kafka import standstill
-from channels.kafka.standstill import Standstill
+from flafka.channels.kafka import standstill
+from flafka.channels.kafka.standstill import Standstill
 
 
 class Clock:

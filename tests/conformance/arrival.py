@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.services import ServiceError
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.topology import AgentSpec, ComponentSpec, SourceSpec
+from flafka.agent.services import ServiceError
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.topology import AgentSpec, ComponentSpec, SourceSpec
 from tests.conformance import real_files
 from tests.conformance.arrival_parts import CHANNELS, SINKS, SOURCES
 from tests.fixtures.opensearch import OpenSearchCluster

@@ -18,11 +18,11 @@ import requests
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.running import until
-from agent.topology import ComponentSpec, SourceSpec
-from plugins import Batch, Event
-from sinks.avro import AvroSink, AvroSinkConfig
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.running import until
+from flafka.agent.topology import ComponentSpec, SourceSpec
+from flafka.plugins import Batch, Event
+from flafka.sinks.avro import AvroSink, AvroSinkConfig
 
 if TYPE_CHECKING:
     from tests.conformance.arrival import Agent, Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from agent.topology import ComponentSpec
+from flafka.agent.topology import ComponentSpec
 from tests.conformance.arrival import ID, Run
 
 _TEXT = {"DataStream", "CompressedStream"}

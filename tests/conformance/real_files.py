@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.config import Diagnostic, catalogue, load
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.config import Diagnostic, catalogue, load
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 from tests.conformance import adapters
 
 SUITE = "real_files"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent.config import load
-from agent.config.migration import Migration, Verdict, migrate
-from plugins import Components
+from flafka.agent.config import load
+from flafka.agent.config.migration import Migration, Verdict, migrate
+from flafka.plugins import Components
 from tests.conformance import adapters, real_files
 from tests.fixtures.examples import some
 

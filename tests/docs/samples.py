@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.runner.agent import Agent
-from agent.services.running import free_ports, until
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.running import free_ports, until
 from tests.docs.blocks import ROOT, completed
 from tests.docs.test_blocks import right
 

@@ -34,10 +34,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 from tests.docs.blocks import ROOT, Block, blocks, commands, completed
 
 NO_EFFECT = re.compile("(?!Flume: ).*(unknown option|no effect|ignored)")

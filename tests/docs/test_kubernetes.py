@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config import load
-from plugins import Components
+from flafka.agent.config import load
+from flafka.plugins import Components
 
 MANIFEST = Path(__file__).parents[2] / "conf" / "kubernetes" / "flafka.yaml"
 

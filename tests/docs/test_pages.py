@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Event, Origin, conformance
+from flafka.plugins import Batch, Event, Origin, conformance
 from tests.docs.blocks import PAGES, ROOT
 
 DOCS = ROOT / "docs"

@@ -35,7 +35,7 @@ def receiver(name: str) -> Iterator[dict[str, str]]:
 @pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("name", HERE)
 def test_sample_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plugins.sink.Sink.flush_interval", 0.02)
+    monkeypatch.setattr("flafka.plugins.sink.Sink.flush_interval", 0.02)
     for variable in ("XDG_STATE_HOME", "HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "home"))
     for part in ("var/log/nginx", "var/log/shop", "var/spool/orders"):

@@ -7,10 +7,10 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from agent.audit.sums import MINUTE, PUT, Report, tally
-from agent.testing import run_processor
 from conf.examples.audit.watch import alerts
-from plugins import Batch, Event
+from flafka.agent.audit.sums import MINUTE, PUT, Report, tally
+from flafka.agent.testing import run_processor
+from flafka.plugins import Batch, Event
 
 pytestmark = pytest.mark.usefixtures("spark_session")
 

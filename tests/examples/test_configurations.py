@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
+from flafka.agent.cli import main
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.testing import run_processor
 from conf.examples.counts.counts import per_minute
-from plugins import Event
+from flafka.agent.testing import run_processor
+from flafka.plugins import Event
 
 pytestmark = pytest.mark.usefixtures("spark_session")
 

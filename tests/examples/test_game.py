@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from agent.testing import run_processor
 from conf.examples.game.game import suspicious
-from plugins import Event
+from flafka.agent.testing import run_processor
+from flafka.plugins import Event
 
 pytestmark = pytest.mark.usefixtures("spark_session")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from plugins import Components
-from plugins.manager import kind_of
+from flafka.agent.cli import main
+from flafka.plugins import Components
+from flafka.plugins.manager import kind_of
 from tests.fixtures.plugins import copy_of, found_by_python
 from tests.interop.debian import unpacked
 
@@ -79,4 +79,4 @@ def test_they_import_the_public_face_only() -> None:
             line.split()[1] for line in file.read_text().splitlines() if line.startswith(("from ", "import "))
         }
         ours = {name for name in imported if name.partition(".")[0] in {path.stem for path in ROOT.iterdir()}}
-        assert ours <= {"plugins"}, file
+        assert ours <= {"flafka", "flafka.plugins"}, file

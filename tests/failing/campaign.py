@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from agent.services import ServiceError
-from agent.services.running import RunningAgent
-from plugins import Event
-from plugins.shared.avrorpc import AvroStatus
+from flafka.agent.services import ServiceError
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Event
+from flafka.plugins.shared.avrorpc import AvroStatus
 from tests.failing.operations import KINDS, Page
 from tests.sources.calling import Client as AvroClient
 

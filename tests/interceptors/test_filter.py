@@ -2,8 +2,8 @@
 
 import pytest
 
-from interceptors.filter import FilterConfig, FilterInterceptor
-from plugins import Batch, Event, Origin
+from flafka.interceptors.filter import FilterConfig, FilterInterceptor
+from flafka.plugins import Batch, Event, Origin
 
 EVENTS = [
     Event(b"an ERROR here", {"level": "error", "host": "web-1"}),

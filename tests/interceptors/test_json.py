@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interceptors.json import JsonConfig, JsonInterceptor
-from plugins import Batch, Event, Origin, conformance
+from flafka.interceptors.json import JsonConfig, JsonInterceptor
+from flafka.plugins import Batch, Event, Origin, conformance
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interceptors import cards, ipv4
-from interceptors.mask import MaskConfig, MaskInterceptor
-from plugins import Batch, Event, Origin
-from plugins.shared.regex import Regex
+from flafka.interceptors import cards, ipv4
+from flafka.interceptors.mask import MaskConfig, MaskInterceptor
+from flafka.plugins import Batch, Event, Origin
+from flafka.plugins.shared.regex import Regex
 
 KEY = "a secret of some length"
 EMAIL = r"[\w.%+-]+(?:@|%40)[\w.]+\.[a-z]+"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from interceptors.morphline import MorphlineInterceptor, MorphlineInterceptorConfig
-from plugins import Batch, Event
+from flafka.interceptors.morphline import MorphlineInterceptor, MorphlineInterceptorConfig
+from flafka.plugins import Batch, Event
 
 
 def made(directory: Path, commands: str, **options: str) -> MorphlineInterceptor:

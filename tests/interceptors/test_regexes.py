@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interceptors.regex_extractor import RegexExtractorInterceptor
-from interceptors.regex_filter import RegexFilterInterceptor
-from interceptors.remove_header import RemoveHeaderInterceptor
-from interceptors.search_replace import SearchReplaceInterceptor
-from plugins import Batch, Event, Interceptor, Origin
-from plugins.shared import regex
+from flafka.interceptors.regex_extractor import RegexExtractorInterceptor
+from flafka.interceptors.regex_filter import RegexFilterInterceptor
+from flafka.interceptors.remove_header import RemoveHeaderInterceptor
+from flafka.interceptors.search_replace import SearchReplaceInterceptor
+from flafka.plugins import Batch, Event, Interceptor, Origin
+from flafka.plugins.shared import regex
 
 MILLIS = "org.apache.flume.interceptor.RegexExtractorInterceptorMillisSerializer"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from interceptors.sample import SampleConfig, SampleInterceptor
-from plugins import Batch, Components, Event, conformance
+from flafka.agent.config import load
+from flafka.interceptors.sample import SampleConfig, SampleInterceptor
+from flafka.plugins import Batch, Components, Event, conformance
 
 
 def make(**properties: str) -> SampleInterceptor:

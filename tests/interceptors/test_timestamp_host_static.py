@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from interceptors.host import HostInterceptor
-from interceptors.static import StaticInterceptor
-from interceptors.timestamp import TimestampInterceptor
-from plugins import Batch, Event, Interceptor, Origin
+from flafka.interceptors.host import HostInterceptor
+from flafka.interceptors.static import StaticInterceptor
+from flafka.interceptors.timestamp import TimestampInterceptor
+from flafka.plugins import Batch, Event, Interceptor, Origin
 
 EVENTS = [Event(b"a", {}), Event(b"\xff", {"timestamp": "1", "host": "there", "key": "old"}), Event(b"", {"x": "y"})]
 

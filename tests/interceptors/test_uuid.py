@@ -5,8 +5,8 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interceptors.uuid import UUIDConfig, UUIDInterceptor, uuids
-from plugins import Batch, Event
+from flafka.interceptors.uuid import UUIDConfig, UUIDInterceptor, uuids
+from flafka.plugins import Batch, Event
 
 
 @given(st.binary(max_size=160).map(lambda drawn: drawn[: len(drawn) // 16 * 16]), st.text(max_size=5))

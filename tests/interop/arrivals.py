@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from agent.services import ServiceError
-from agent.services.running import PATIENCE_SECONDS, until
-from agent.topology import AgentSpec, ComponentSpec
-from agent.web import page
+from flafka.agent.services import ServiceError
+from flafka.agent.services.running import PATIENCE_SECONDS, until
+from flafka.agent.topology import AgentSpec, ComponentSpec
+from flafka.agent.web import page
 from tests.conformance import real_files
 from tests.conformance.arrival import ID, Agent, Run
 from tests.conformance.outputs import compared

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.jvm.jars import cache_directory
+from flafka.agent.jvm.jars import cache_directory
 
 
 class Missing(Exception):

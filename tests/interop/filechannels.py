@@ -11,8 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from agent.flumechannel import files as flume
-from agent.services.running import until
+from flafka.agent.flumechannel import files as flume
+from flafka.agent.services.running import until
 from tests.interop.jvm import Application
 
 DATA = Path(__file__).parents[1] / "data/flume_file_channel"

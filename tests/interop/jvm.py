@@ -7,9 +7,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import find_java
-from agent.services.cluster import java_command
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import java_command
 
 SOURCES = Path(__file__).parent / "java"
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
-from plugins import Event
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Event
 from tests.fixtures.ports import free_port
 from tests.interop.jvm import Application, interceptors, java_keystore
 from tests.sources.calling import Running

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import free_ports, until
-from plugins import Batch, Event, Retry
-from sinks.avro import AvroSink
-from sinks.rpc import RpcSink
+from flafka.agent.services.running import free_ports, until
+from flafka.plugins import Batch, Event, Retry
+from flafka.sinks.avro import AvroSink
+from flafka.sinks.rpc import RpcSink
 from tests.fixtures.ports import free_port
 from tests.interop.jvm import java_keystore
 from tests.interop.test_flume import RunningFlume, flume

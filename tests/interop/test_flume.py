@@ -13,12 +13,12 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import find_java
-from agent.services import ServiceError
-from agent.services.cluster import java_command
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import java_command
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.system.running import in_topic, send, unique
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.flumechannel.importing import import_events
-from agent.services.running import RunningAgent, until
-from channels.file import FileChannel, FileChannelConfig
-from plugins import Retry
+from flafka.agent.flumechannel.importing import import_events
+from flafka.agent.services.running import RunningAgent, until
+from flafka.channels.file import FileChannel, FileChannelConfig
+from flafka.plugins import Retry
 from tests.fixtures.ports import free_port
 from tests.interop.filechannels import FileChannels, Story
 from tests.interop.test_flume import delivered, flume, frames, listening, messages
@@ -97,7 +97,7 @@ def test_a_team_moves_to_us_and_back(tmp_path: Path) -> None:
     with RunningAgent(tmp_path, ours) as agent:
         agent.until(lambda: "agent migrate --import-channel files FILE" in str(agent.failing()), "a refusal")
         agent.stop()
-    import_it = [sys.executable, "-m", "agent", "migrate", "--import-channel", "files", str(ours)]
+    import_it = [sys.executable, "-m", "flafka", "migrate", "--import-channel", "files", str(ours)]
     imported = subprocess.run(import_it, capture_output=True, text=True, check=True).stdout
     assert "imported what Flume had not delivered, 300 events now" in imported
     with RunningAgent(tmp_path, ours) as agent:

@@ -9,7 +9,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.interop.test_flume import flume
 
@@ -97,7 +97,15 @@ def test_what_arrives_is_the_same_before_and_after(tmp_path: Path) -> None:
                 until(lambda: arrived(directory / "out").total() >= 100, "Flume to deliver")
         else:
             if who == "new":
-                command = [sys.executable, "-m", "agent", "migrate", str(file), "-o", str(directory / "agent.conf")]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "flafka",
+                    "migrate",
+                    str(file),
+                    "-o",
+                    str(directory / "agent.conf"),
+                ]
                 told = subprocess.run(command, capture_output=True, text=True, check=False)
                 assert told.returncode == 0, told.stdout + told.stderr
                 assert "agent.conf, 1 line changed" in told.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.running import RunningAgent, until
 from tests.interop.test_flume import delivered, flume
 
 CONFIGURATION = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.running import RunningAgent, until
 from tests.interop.test_flume import delivered, flume
 
 CONFIGURATION = """

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from agent.services.running import until
-from plugins import Event
+from flafka.agent.services.running import until
+from flafka.plugins import Event
 from tests.interop.encoders import APIS, encoders
 from tests.sources.test_log4j import running
 from tests.sources.test_log4j_encoders import FIELDS, ROUNDED, recorded

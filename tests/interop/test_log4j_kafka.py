@@ -7,8 +7,8 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.interop.jvm import Log4jApplication, interceptors
 from tests.system.outage import all_brokers_silent
 from tests.system.running import ROOT, unique

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
-from plugins import Event
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Event
 from tests.fixtures.ports import free_port
 from tests.interop.encoders import Encoders
 from tests.interop.jvm import interceptors

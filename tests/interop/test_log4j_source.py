@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from agent.services.running import RunningAgent
-from plugins import Event
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Event
 from tests.fixtures.ports import free_port
 from tests.interop.jvm import Application
 from tests.sources.calling import Running

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from plugins import Event
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Event
 from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, syslog_sources, unique
 
 MESSAGES = [

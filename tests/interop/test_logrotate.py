@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.interop.debian import program
 
 ROTATIONS = 6

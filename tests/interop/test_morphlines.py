@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.jvm.java import find_java
-from agent.services.cluster import java_command
-from plugins.morphline.morphline import Morphline
-from plugins.morphline.record import BODY, Failed, JsonNode, MorphlineRecord, text
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import java_command
+from flafka.plugins.morphline.morphline import Morphline
+from flafka.plugins.morphline.record import BODY, Failed, JsonNode, MorphlineRecord, text
 from tests.interop.jvm import SOURCES, compiled
 
 Fields = dict[str, list[Any]]

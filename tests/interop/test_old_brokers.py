@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import find_java
-from agent.services.cluster import java_command
-from agent.services.process import ServerProcess
-from agent.services.running import RunningAgent, until
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import java_command
+from flafka.agent.services.process import ServerProcess
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.system.running import agent_command
 

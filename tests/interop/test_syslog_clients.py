@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services import ServiceError
-from agent.services.running import RunningAgent, free_ports, until
+from flafka.agent.services import ServiceError
+from flafka.agent.services.running import RunningAgent, free_ports, until
 from tests.interop.debian import program
 from tests.plugins.certificates import certificate
 from tests.system.running import ROOT, agent_command, connected

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent, free_ports, until
-from sinks.thrift import ThriftSink
+from flafka.agent.services.running import RunningAgent, free_ports, until
+from flafka.sinks.thrift import ThriftSink
 from tests.interop.jvm import Application, java_keystore
 from tests.interop.test_avro_clients import COUNT, configuration
 from tests.interop.test_avro_flume import EVENTS, hop, key, sent

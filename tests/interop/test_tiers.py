@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from agent.services.hdfs import HdfsCluster
+from flafka.agent.services.hdfs import HdfsCluster
 from tests.interop.tiers import TIERS, Tiers, campaign
 
 

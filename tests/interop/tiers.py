@@ -22,11 +22,11 @@ from pathlib import Path
 import pyhdfs
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services import ServiceError
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_ports, until
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services import ServiceError
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, free_ports, until
 from tests.interop.test_flume import RunningFlume
 from tests.system.running import kafka_channel, unique
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.jvm import ServiceError, jars
-from agent.jvm.jars import Jar
+from flafka.agent.jvm import ServiceError, jars
+from flafka.agent.jvm.jars import Jar
 
 
 class Mirror(http.server.ThreadingHTTPServer):
@@ -154,7 +154,7 @@ def test_an_unreachable_repository_says_what_to_do(mirror: Mirror, monkeypatch: 
 
 
 def test_two_processes_at_once_download_each_jar_once(mirror: Mirror) -> None:
-    program = "import sys, pathlib; from agent.jvm import jars; jars.LOCKS = pathlib.Path(sys.argv[1])"
+    program = "import sys, pathlib; from flafka.agent.jvm import jars; jars.LOCKS = pathlib.Path(sys.argv[1])"
     command = [sys.executable, "-c", f"{program}; print(jars.ensure('tiny'))", str(jars.LOCKS)]
     root = Path(__file__).parents[2]
     both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.jvm import ServiceError, java
-from agent.jvm.java import Java, find_java
+from flafka.agent.jvm import ServiceError, java
+from flafka.agent.jvm.java import Java, find_java
 
 
 def fake_java(home: Path, version: str) -> Path:

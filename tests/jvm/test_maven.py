@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.jvm import ServiceError
-from agent.jvm.maven import CA_VARIABLES, Repository, ca_bundle, find_repository
+from flafka.agent.jvm import ServiceError
+from flafka.agent.jvm.maven import CA_VARIABLES, Repository, ca_bundle, find_repository
 
 SETTINGS = """<settings xmlns="urn:any">
   <servers><server><id>inner</id><username>ann</username><password>{password}</password></server></servers>

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.sums import DAY, KEPT, MINUTE, PUT, Ledger, Report, Sum, add, read, tally
-from plugins import Batch, Event
+from flafka.agent.audit.sums import DAY, KEPT, MINUTE, PUT, Ledger, Report, Sum, add, read, tally
+from flafka.plugins import Batch, Event
 
 VALUES = st.sampled_from(["", "a", "b", "é", "60001", "120001"])
 EVENTS = st.builds(

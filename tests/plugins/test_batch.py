@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from plugins import MAX_HEADER_COLUMNS, Batch, Event, EventId, Origin
+from flafka.plugins import MAX_HEADER_COLUMNS, Batch, Event, EventId, Origin
 from tests.fixtures.examples import examples
 
 NAMES = st.one_of(

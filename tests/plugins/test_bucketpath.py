@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Event
-from sinks.bucketpath import BucketPath, known_zone, round_down, zone
+from flafka.plugins import Batch, Event
+from flafka.sinks.bucketpath import BucketPath, known_zone, round_down, zone
 from tests.fixtures.examples import examples
 
 ZONES = ["UTC", "Asia/Kolkata", "America/St_Johns", "Australia/Lord_Howe", "PST", "GMT+5:30", "Africa/Monrovia"]

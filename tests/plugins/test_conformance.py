@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from channels.memory import MemoryChannel
-from plugins import (
+from flafka.channels.memory import MemoryChannel
+from flafka.plugins import (
     Batch,
     Channel,
     Config,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     CommittingSink,
     Config,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     Config,
     Event,

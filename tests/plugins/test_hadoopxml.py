@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.shared.hadoopxml import read_properties, value_of
+from flafka.plugins.shared.hadoopxml import read_properties, value_of
 
 
 def test_properties_of_a_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.shared.jodatime import TimePattern
+from flafka.plugins.shared.jodatime import TimePattern
 
 
 def at(*parts: int) -> int:

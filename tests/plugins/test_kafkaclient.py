@@ -5,12 +5,12 @@ import pickle
 import pytest
 from confluent_kafka import Producer
 
-from channels.kafka import KafkaChannelConfig
-from plugins import PartitionClaim, Retry
-from plugins.shared.kafkaclient import PRODUCER, client_properties, java_properties
-from sinks.kafka import KafkaSink, KafkaSinkConfig
-from sinks.kafka.writers import TransactionalWriter
-from sources.kafka import KafkaSourceConfig
+from flafka.channels.kafka import KafkaChannelConfig
+from flafka.plugins import PartitionClaim, Retry
+from flafka.plugins.shared.kafkaclient import PRODUCER, client_properties, java_properties
+from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
+from flafka.sinks.kafka.writers import TransactionalWriter
+from flafka.sources.kafka import KafkaSourceConfig
 from tests.plugins.certificates import certificate
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}

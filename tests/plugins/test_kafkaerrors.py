@@ -2,8 +2,8 @@
 
 import pytest
 
-from plugins import Retry
-from plugins.shared.kafkaerrors import ReportedErrors, Trouble, metadata, trouble
+from flafka.plugins import Retry
+from flafka.plugins.shared.kafkaerrors import ReportedErrors, Trouble, metadata, trouble
 
 LONG = f"{'k' * 64}.example.com"
 

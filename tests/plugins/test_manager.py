@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     Component,
     Components,
@@ -26,7 +26,7 @@ from plugins import (
     hookimpl,
     option,
 )
-from plugins.manager import KINDS
+from flafka.plugins.manager import KINDS
 
 
 class First(Source[Config]):
@@ -346,7 +346,7 @@ def yielding_probe(self: Any) -> Iterator[str]:
 
 
 def test_nothing_is_wrong_with_the_built_in_ones() -> None:
-    from plugins.mistakes import mistakes
+    from flafka.plugins.mistakes import mistakes
 
     components = Components()
     for kind in KINDS:

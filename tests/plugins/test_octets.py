@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.shared.octets import places
+from flafka.plugins.shared.octets import places
 
 
 @given(size=st.integers(0, 200_000), step=st.integers(1, 100_000), first=st.integers(0, 1000))

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import FlafkaError, PartitionClaim
-from plugins.shared.offsets import NUL, VERSION, OffsetMetadata, RecordsLost, next_epoch, refusal, truncated, undone
+from flafka.plugins import FlafkaError, PartitionClaim
+from flafka.plugins.shared.offsets import (
+    NUL,
+    VERSION,
+    OffsetMetadata,
+    RecordsLost,
+    next_epoch,
+    refusal,
+    truncated,
+    undone,
+)
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))

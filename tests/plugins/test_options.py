@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import Components, Config, Option, Problem, agreement, option, with_default
+from flafka.plugins import Components, Config, Option, Problem, agreement, option, with_default
 
-OURS = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
+OURS = ("flafka",)
 
 
 def all_config_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
     """Those of everything that is built, the agent's own included."""
     if base is Config:
         Components()
-        importlib.import_module("agent.config.sinkgroups")
+        importlib.import_module("flafka.agent.config.sinkgroups")
     for cls in base.__subclasses__():
         # In plugins.options classes are made to check some options of another one.
-        if cls.__module__.partition(".")[0] in OURS and cls.__module__ != "plugins.options":
+        if cls.__module__.partition(".")[0] in OURS and cls.__module__ != "flafka.plugins.options":
             yield cls
             yield from all_config_classes(cls)
 

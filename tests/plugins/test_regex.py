@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugins.shared import regex as module
-from plugins.shared.javaregex import JavaPattern, NotLinear
-from plugins.shared.regex import Regex, TooSlow
-from sources.filenames import name_pattern
+from flafka.plugins.shared import regex as module
+from flafka.plugins.shared.javaregex import JavaPattern, NotLinear
+from flafka.plugins.shared.regex import Regex, TooSlow
+from flafka.sources.filenames import name_pattern
 
 PATTERNS = [
     "é.",

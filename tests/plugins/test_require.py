@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plugins.component import require
-from plugins.errors import MissingExtra
+from flafka.plugins.component import require
+from flafka.plugins.errors import MissingExtra
 
 
 def test_a_package_and_a_part_of_it_may_be_required_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

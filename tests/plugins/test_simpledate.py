@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.jvm.java import find_java
-from plugins.shared.simpledate import SimpleDateFormat
+from flafka.agent.jvm.java import find_java
+from flafka.plugins.shared.simpledate import SimpleDateFormat
 
 ZONE = "Europe/Berlin"
 PAIRS = [

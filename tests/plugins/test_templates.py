@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from plugins import Components, UnknownType
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.plugins import Components, UnknownType
 
 FILE = """\
 a1.sources = s1

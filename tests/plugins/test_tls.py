@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinks.avro import AvroSinkConfig
+from flafka.sinks.avro import AvroSinkConfig
 
 NEEDED = {"hostname": "h", "port": "1", "ssl": "true"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from plugins import Components
-from plugins.units import not_in_unit
+from flafka.agent.config import load
+from flafka.plugins import Components
+from flafka.plugins.units import not_in_unit
 
 CONFIGURATION = {
     "sources": "s1",

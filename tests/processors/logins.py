@@ -2,7 +2,7 @@
 
 from pyspark.sql import functions as F
 
-from plugins.shared.frames import avro_body, json_body
+from flafka.plugins.shared.frames import avro_body, json_body
 
 SCHEMA = "user string, outcome string, at timestamp"
 ORDER = {

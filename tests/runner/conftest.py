@@ -2,18 +2,18 @@
 
 import pytest
 
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinks import SinkRunner
-from agent.topology import ComponentSpec, Place, SinkSpec
-from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Config
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.topology import ComponentSpec, Place, SinkSpec
+from flafka.channels.memory import MemoryChannel, MemoryConfig
+from flafka.plugins import Config
 from tests.runner.pipelines import Letters
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again after hundredths of seconds: how waits grow is the matter of `test_retries.py`."""
-    monkeypatch.setattr("agent.runner.retries.FIRST_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("flafka.agent.runner.retries.FIRST_WAIT_SECONDS", 0.02)
 
 
 @pytest.fixture

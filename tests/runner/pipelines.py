@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     CommittingSink,
     Config,

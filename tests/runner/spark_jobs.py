@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from agent.options import AgentOptions
-from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
-from agent.runner.spark.query import Query
-from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
-from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Config, FlafkaError, PartitionClaim, Rejected, Sink
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
+from flafka.agent.runner.spark.query import Query
+from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
+from flafka.plugins import Batch, Config, FlafkaError, PartitionClaim, Rejected, Sink
 
 PLACE = Place("test.conf", 1)
 CLAIM = PartitionClaim("c", "t", "i", "g", 0, 0)

@@ -2,10 +2,10 @@
 
 import threading
 
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sources import SourceRunner
-from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
-from plugins import Batch, Channel, Config, Event, Interceptor, Source
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sources import SourceRunner
+from flafka.agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
+from flafka.plugins import Batch, Channel, Config, Event, Interceptor, Source
 from tests.runner.pipelines import Letters
 
 NOWHERE = Place("test.conf", 1)

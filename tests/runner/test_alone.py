@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
-from agent.services.running import until
-from plugins import Event, EventId
+from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
+from flafka.agent.services.running import until
+from flafka.plugins import Event, EventId
 from tests.system.running import ROOT
 
 CONF = """
@@ -29,7 +29,7 @@ a1.sinks.k1.requestTimeout = 3600000
 """
 HASTY = """
 import os
-from agent.runner.local import alone
+from flafka.agent.runner.local import alone
 hangs, alone.HANG_SECONDS = alone.hangs, 0.5
 alone.hangs = lambda sink: os.path.exists({connected!r}) and hangs(sink)  # opening may take long
 """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from agent.runner.retries import Retries
-from plugins import Components, Metrics, Retry
+from flafka.agent.config import load
+from flafka.agent.runner.retries import Retries
+from flafka.plugins import Components, Metrics, Retry
 
 BROKERS = {"group": "b1:9092,b2:9092", "topic": "other:9092"}
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from agent.runner.deadletters import stored
-from agent.runner.deadletters.letters import (
+from flafka.agent.config import load
+from flafka.agent.runner.deadletters import stored
+from flafka.agent.runner.deadletters.letters import (
     FileDeadLetters,
     KafkaDeadLetters,
     dead_letters_of,
     letters_of,
     letters_of_records,
 )
-from agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
-from plugins import (
+from flafka.agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
+from flafka.plugins import (
     Batch,
     Components,
     Event,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
-from agent.runner.deadletters.stored import read
-from plugins import Event
+from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
+from flafka.agent.runner.deadletters.stored import read
+from flafka.plugins import Event
 from tests.fixtures.examples import some
 from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 

@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
-from agent.config import load
-from agent.runner import drain
-from agent.runner.agent import Agent
-from agent.runner.drain import Stuck
-from plugins import Component, Components, Config, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, hookimpl
+from flafka.agent.config import load
+from flafka.agent.runner import drain
+from flafka.agent.runner.agent import Agent
+from flafka.agent.runner.drain import Stuck
+from flafka.plugins import (
+    Component,
+    Components,
+    Config,
+    KafkaBackedChannel,
+    KafkaStream,
+    PartitionClaim,
+    Retry,
+    hookimpl,
+)
 
 
 class Kept(KafkaBackedChannel[Config]):

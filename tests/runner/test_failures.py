@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from agent.cli import _sentence
-from agent.config import load
-from agent.runner import agent as running
-from agent.runner.agent import Agent
-from agent.runner.retries import Retries
-from agent.services.running import until
-from plugins import Batch, Components, Config, Event, Metrics, MissingExtra, Retry, Sink, Source, hookimpl
-from plugins.component import require
-from plugins.threads import Ended, start_thread
+from flafka.agent.cli import _sentence
+from flafka.agent.config import load
+from flafka.agent.runner import agent as running
+from flafka.agent.runner.agent import Agent
+from flafka.agent.runner.retries import Retries
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Components, Config, Event, Metrics, MissingExtra, Retry, Sink, Source, hookimpl
+from flafka.plugins.component import require
+from flafka.plugins.threads import Ended, start_thread
 
 
 class Unprintable(Exception):
@@ -55,7 +55,7 @@ def test_an_error_that_cannot_be_reported_is_a_failure_all_the_same(monkeypatch:
     def refuse(*_: object) -> str:
         raise MemoryError
 
-    monkeypatch.setattr("agent.runner.retries.told", refuse)
+    monkeypatch.setattr("flafka.agent.runner.retries.told", refuse)
     metrics = Metrics()
     assert Retries("a1.sinks.k1", metrics).failed(Retry("away")) > 0
     assert metrics.last_error == "it failed, and the error cannot be reported"

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinkprocessors import Failover, LoadBalance, sink_processor_of
-from agent.runner.local.sinks import SinkRunner
-from agent.services.running import until
-from agent.topology import Place, SinkGroupSpec, SinkProcessorSpec, SinkSpec
-from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, Config, Event, Rejected, Retry, Sink
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinkprocessors import Failover, LoadBalance, sink_processor_of
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.services.running import until
+from flafka.agent.topology import Place, SinkGroupSpec, SinkProcessorSpec, SinkSpec
+from flafka.channels.memory import MemoryChannel, MemoryConfig
+from flafka.plugins import Batch, Config, Event, Rejected, Retry, Sink
 from tests.fixtures.examples import examples
 from tests.runner.pipelines import Letters
 
@@ -27,7 +27,7 @@ BALANCE = SinkProcessorSpec("load_balance", backoff=False)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.runner.local.sinks.TAKE_SECONDS", 0.001)
+    monkeypatch.setattr("flafka.agent.runner.local.sinks.TAKE_SECONDS", 0.001)
 
 
 class Store(Sink[Config]):

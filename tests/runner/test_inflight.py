@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.runner.local.inflight import InFlight
-from plugins import Batch, Event, Retry
+from flafka.agent.runner.local.inflight import InFlight
+from flafka.plugins import Batch, Event, Retry
 
 BATCHES = [Batch.of([Event(b"%d" % number)]) for number in range(5)]
 

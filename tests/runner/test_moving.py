@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.runner.moving import CommitLogMove
-from plugins import PartitionClaim, Resumed, Retry
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.plugins import PartitionClaim, Resumed, Retry
 
 HERE, THERE = "hdfs:/new/.flafka", "hdfs:/old/.flafka"
 CLAIM = PartitionClaim("c", "t", "id", "g", 0, 0)

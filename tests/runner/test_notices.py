@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.runner.agent import Agent
-from agent.runner.deadletters.causes import cause_of, common, matches
-from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
-from agent.runner.deadletters.notices import AGAIN_SECONDS, MOST_CAUSES, RECENT_SECONDS, Heard, Notices
-from agent.runner.spark.progress import report_rejected
-from agent.runner.spark.supervisor import SparkRunner
-from agent.services.running import until
-from plugins import Batch, Component, Components, Config, Event, EventId, Rejected, Sink, Source, hookimpl
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.runner.agent import Agent
+from flafka.agent.runner.deadletters.causes import cause_of, common, matches
+from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
+from flafka.agent.runner.deadletters.notices import AGAIN_SECONDS, MOST_CAUSES, RECENT_SECONDS, Heard, Notices
+from flafka.agent.runner.spark.progress import report_rejected
+from flafka.agent.runner.spark.supervisor import SparkRunner
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Component, Components, Config, Event, EventId, Rejected, Sink, Source, hookimpl
 
 TOPIC = "orders~0a1b2c3d4e"
 
@@ -236,7 +236,7 @@ def test_an_agent_that_rejects_says_so_in_its_log_and_in_its_health(
     assert health["degraded"]["SINK.k1"].endswith(f": {advice}")
     warnings = [text for name, text in said.take() if name == "a1.sinks.k1"]
     assert warnings == [f"100 events were rejected: … is odd. They are dead letters: {advice}"]
-    monkeypatch.setattr("agent.cli.configured.Components", lambda: components)
+    monkeypatch.setattr("flafka.agent.cli.configured.Components", lambda: components)
     listed = CliRunner().invoke(main, ["dlq", "list", "--json", *advice.split()[3:]])
     assert [(row["reason"], row["events"]) for row in json.loads(listed.stdout)] == [("… is odd", 100)]
     listed = CliRunner().invoke(main, ["dlq", "list", "--json", *advice.split()[3:], "--reason", "01 … odd"])

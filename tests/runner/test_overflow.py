@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent.monitoring.registry import Registry
-from agent.runner.deadletters.letters import DeadLetter
-from agent.runner.drain import Drain, Stuck
-from agent.runner.local.channels import ChannelRunner, HalfStored
-from agent.runner.local.overflow import OverflowingChannel
-from agent.services.running import until
-from channels.file import FileChannel
-from plugins import Batch, Config, Event, EventId, KafkaBackedChannel, Rejected, Retry, Unreachable
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.runner.deadletters.letters import DeadLetter
+from flafka.agent.runner.drain import Drain, Stuck
+from flafka.agent.runner.local.channels import ChannelRunner, HalfStored
+from flafka.agent.runner.local.overflow import OverflowingChannel
+from flafka.agent.services.running import until
+from flafka.channels.file import FileChannel
+from flafka.plugins import Batch, Config, Event, EventId, KafkaBackedChannel, Rejected, Retry, Unreachable
 
 SOURCE, OTHER = "a.sources.s", "a.sources.t"
 SECONDS = 0.1
@@ -268,7 +268,7 @@ def test_what_the_disk_holds_is_not_put_there_again_for_letters_that_cannot_be_k
 def test_the_next_start_goes_on_where_the_last_one_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.runner.local.forwarding.SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr("flafka.agent.runner.local.forwarding.SETTLE_SECONDS", 0.5)
     first = overflowing(Pair(tmp_path).start())
     first.put("more")
     first.stop()
@@ -334,7 +334,7 @@ def test_a_drain_waits_until_the_overflow_is_empty(pair: Pair, monkeypatch: pyte
     drain = Drain({"c1": overflowing(pair).channel, "c2": pair.disk}, [], [])
     assert not drain.over()
     with monkeypatch.context() as impatient:
-        impatient.setattr("agent.runner.drain.DRAIN_STUCK_SECONDS", 0.0)
+        impatient.setattr("flafka.agent.runner.drain.DRAIN_STUCK_SECONDS", 0.0)
         with pytest.raises(Stuck, match=r"a\.channels\.c2 still holds 1 events"):
             until(drain.over, "its end", 20)
     pair.topic.there.set()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from agent.runner.deadletters.rejections import HELD_BYTES, LETTER_BYTES, Rejections
-from agent.topology import Tolerance
-from plugins import Event, EventId, Retry
+from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from flafka.agent.runner.deadletters.rejections import HELD_BYTES, LETTER_BYTES, Rejections
+from flafka.agent.topology import Tolerance
+from flafka.plugins import Event, EventId, Retry
 
 
 class Letters(DeadLetters):

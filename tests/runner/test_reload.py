@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from agent.runner import agent as running
-from agent.runner import supervise
-from agent.runner.agent import Agent
-from agent.runner.changes import between, described
-from agent.runner.local import sinks
-from agent.services.running import until
-from agent.topology import AgentSpec
-from plugins import Components, FlafkaError
-from plugins.threads import start_thread
+from flafka.agent.config import load
+from flafka.agent.runner import agent as running
+from flafka.agent.runner import supervise
+from flafka.agent.runner.agent import Agent
+from flafka.agent.runner.changes import between, described
+from flafka.agent.runner.local import sinks
+from flafka.agent.services.running import until
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components, FlafkaError
+from flafka.plugins.threads import start_thread
 from tests.fixtures.ports import free_port
 
 

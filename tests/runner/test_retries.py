@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.runner.retries import RETRY, Backoff, Retries
-from plugins import Metrics, Retry
+from flafka.agent.runner.retries import RETRY, Backoff, Retries
+from flafka.plugins import Metrics, Retry
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,9 @@ def test_what_opens_and_fails_each_time_does_not_tell_each_time_that_it_works(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("agent.runner.retries.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    monkeypatch.setattr(
+        "flafka.agent.runner.retries.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    )
     metrics = Metrics()
     retries = Retries("a.sources.s", metrics)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.runner.local.selectors import Selector
-from agent.topology import Route, SelectorSpec
-from plugins import Batch, Event, Origin
+from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.topology import Route, SelectorSpec
+from flafka.plugins import Batch, Event, Origin
 
 NAMES = ("c1", "c2", "c3", "c4")
 VALUES = st.sampled_from(["a", "b", "é", " ", "A"])

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import pytest
 
-import channels.memory
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinks import SinkRunner
-from agent.services.running import until
-from agent.topology import Place, SinkSpec
-from channels.memory import MemoryChannel, MemoryConfig
-from plugins import (
+import flafka.channels.memory
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.services.running import until
+from flafka.agent.topology import Place, SinkSpec
+from flafka.channels.memory import MemoryChannel, MemoryConfig
+from flafka.plugins import (
     Batch,
     Config,
     Event,
@@ -35,7 +35,7 @@ def test_flushed_events_leave_the_channel(pipeline):
 @pytest.mark.parametrize("cls", [Store, Record])
 def test_how_long_a_batch_takes_is_shown(pipeline, monkeypatch, cls):
     began = time.monotonic()
-    monkeypatch.setattr("agent.monitoring.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    monkeypatch.setattr("flafka.agent.monitoring.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
     Record.commits, Record.failures = {}, []
     sink, channel, _ = pipeline(cls)
     metrics = sink.members[0].metrics
@@ -71,7 +71,7 @@ def test_a_sink_is_flushed_once_it_holds_so_many_bytes(pipeline, monkeypatch):
         type_name = "late"
         batch_size, flush_interval = 1 << 40, float(1 << 40)
 
-    monkeypatch.setattr("agent.runner.delivery.HELD_BYTES", 5_000)
+    monkeypatch.setattr("flafka.agent.runner.delivery.HELD_BYTES", 5_000)
     sink, channel, _ = pipeline(Late)
     put(channel, b"1" * 10_000)
     until(lambda: channel.metrics.get("ChannelSize") == 0)
@@ -94,7 +94,7 @@ def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(p
     assert sorted(Lossy.commits.items()) == [(0, (1, [b"1"])), (1, (2, [b"2"]))]
 
 
-@pytest.mark.parametrize("most", [channels.memory.MOST_TAKEN, 1000])
+@pytest.mark.parametrize("most", [flafka.channels.memory.MOST_TAKEN, 1000])
 def test_a_sink_may_gather_more_than_its_channel_has_room_for(pipeline, monkeypatch, most):
     class Large(Record):
         """Commits when it is told to, and else when it has a thousand events."""
@@ -106,7 +106,7 @@ def test_a_sink_may_gather_more_than_its_channel_has_room_for(pipeline, monkeypa
         def due(self):
             return {self.partition} if len(self.written) >= 1000 else set()
 
-    monkeypatch.setattr(channels.memory, "MOST_TAKEN", most)
+    monkeypatch.setattr(flafka.channels.memory, "MOST_TAKEN", most)
     config, _ = MemoryConfig.parse({"capacity": "10"})
     _, channel, _ = pipeline(Large, MemoryChannel(config, "m"))
     for n in range(1000):

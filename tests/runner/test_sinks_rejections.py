@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 
-from agent.runner.delivery import EMPTY_RANGE_SECONDS
-from agent.services.running import until
-from plugins import (
+from flafka.agent.runner.delivery import EMPTY_RANGE_SECONDS
+from flafka.agent.services.running import until
+from flafka.plugins import (
     Config,
     Event,
     EventId,

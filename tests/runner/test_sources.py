@@ -7,11 +7,11 @@ import types
 
 import pytest
 
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sources import SourceRunner
-from agent.services.running import until
-from agent.topology import Route, SelectorSpec, SourceSpec
-from plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sources import SourceRunner
+from flafka.agent.services.running import until
+from flafka.agent.topology import Route, SelectorSpec, SourceSpec
+from flafka.plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry
 from tests.runner.pipelines import Letters
 from tests.runner.tens import NOWHERE, NUMBERS, Store, Stumble, Ten, TenAtOnce, run
 
@@ -80,7 +80,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
                 raise Retry("no room")
             super().put(batch)
 
-    monkeypatch.setattr("agent.runner.local.optional.OPTIONAL_PUT_SECONDS", 0.05)
+    monkeypatch.setattr("flafka.agent.runner.local.optional.OPTIONAL_PUT_SECONDS", 0.05)
     for cls, refuses in itertools.product((Ten, TenAtOnce), (False, True)):
         may_go_on = threading.Event()
         good, bad = Store(name="good"), Hanging(name="bad")
@@ -96,7 +96,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
 
 
 def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("agent.runner.local.sources.OPTIONAL_PUT_SECONDS", 0.0)
+    monkeypatch.setattr("flafka.agent.runner.local.sources.OPTIONAL_PUT_SECONDS", 0.0)
     good, away = Store(name="good"), Store(name="away")
     channels = {store.name: ChannelRunner("", store.name, store) for store in (good, away)}
     channels["good"].ready.set()
@@ -207,7 +207,7 @@ def test_what_goes_to_each_channel_is_counted_exactly():
 
 def test_how_long_a_batch_takes_is_shown(monkeypatch):
     store, began = Store(name="c"), time.monotonic()
-    monkeypatch.setattr("agent.monitoring.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    monkeypatch.setattr("flafka.agent.monitoring.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
     runner, _ = run(Ten, store, interceptors=[Stumble])
     for metrics in (runner.metrics, runner.interceptors[0].metrics, runner.channels["c"].metrics):
         assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000

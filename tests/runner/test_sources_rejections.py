@@ -5,10 +5,10 @@ import threading
 import pyarrow.compute as pc
 import pytest
 
-from agent.runner import delivery
-from agent.runner.delivery import intercepted
-from interceptors.static import StaticInterceptor
-from plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry, conformance
+from flafka.agent.runner import delivery
+from flafka.agent.runner.delivery import intercepted
+from flafka.interceptors.static import StaticInterceptor
+from flafka.plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry, conformance
 from tests.runner.pipelines import Letters
 from tests.runner.tens import NUMBERS, Store, Stumble, Ten, run
 

@@ -15,18 +15,18 @@ from typing import Any, cast
 import pytest
 from pyspark import accumulators
 
-from agent.config.runners import BOTH, TABLE, SinkBinding, Support, objections
-from agent.options import AgentOptions
-from agent.runner.spark import driver, gateway, session
-from agent.runner.spark.driver import reason, sink_of
-from agent.runner.spark.job import GAVE_UP
-from agent.runner.spark.progress import ends_of, gauges_of
-from agent.services.running import until
-from agent.topology import Tolerance
-from channels.kafka import KafkaChannel
-from channels.memory import MemoryChannel
-from plugins import Components, Retry
-from sinks.spark import SparkSink
+from flafka.agent.config.runners import BOTH, TABLE, SinkBinding, Support, objections
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.spark import driver, gateway, session
+from flafka.agent.runner.spark.driver import reason, sink_of
+from flafka.agent.runner.spark.job import GAVE_UP
+from flafka.agent.runner.spark.progress import ends_of, gauges_of
+from flafka.agent.services.running import until
+from flafka.agent.topology import Tolerance
+from flafka.channels.kafka import KafkaChannel
+from flafka.channels.memory import MemoryChannel
+from flafka.plugins import Components, Retry
+from flafka.sinks.spark import SparkSink
 from tests.runner.spark_jobs import jobs
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
@@ -36,7 +36,7 @@ An exception was raised by the Python Proxy. Return Message: Traceback (most rec
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "sinks/hdfs/sink.py", line 7, in stage
     raise Retry("the disk is full")
-plugins.errors.Retry: the disk is full
+flafka.plugins.errors.Retry: the disk is full
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 JVM stacktrace:
@@ -95,7 +95,7 @@ def test_records_that_are_gone_are_told_with_the_way_out() -> None:
 
 
 FAILING = """
-import agent.runner.spark.driver as driver
+import flafka.agent.runner.spark.driver as driver
 def start(*_, **__):
     raise RuntimeError("Py4J")
 driver.start_session = start
@@ -264,7 +264,9 @@ def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_told_after_the_agent_s_end_is_told_to_nobody() -> None:
-    tell = "import sys; from agent.runner.spark.progress import report_end; sys.stdin.read(); report_end('why')"
+    tell = (
+        "import sys; from flafka.agent.runner.spark.progress import report_end; sys.stdin.read(); report_end('why')"
+    )
     read, write = os.pipe()
     command = [sys.executable, "-c", f"{tell}; report_end('again')"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=write, stderr=subprocess.PIPE) as driver:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from agent.options import AgentOptions
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.moving import CommitLogMove
-from agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, merge_events
-from agent.runner.spark.query import Query, most_records, read_topic
-from agent.testing import session
-from agent.topology import ComponentSpec, Tolerance
-from channels.kafka import KafkaChannelConfig
-from interceptors.json import JsonConfig, JsonInterceptor
-from plugins import KafkaStream, PartitionClaim, Resumed, Retry
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, merge_events
+from flafka.agent.runner.spark.query import Query, most_records, read_topic
+from flafka.agent.testing import session
+from flafka.agent.topology import ComponentSpec, Tolerance
+from flafka.channels.kafka import KafkaChannelConfig
+from flafka.interceptors.json import JsonConfig, JsonInterceptor
+from flafka.plugins import KafkaStream, PartitionClaim, Resumed, Retry
 from tests.runner.spark_jobs import CLAIM, PLACE, Recording, jobs, one_batch, records, run
 from tests.runner.test_rejections import Letters
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.spark import packing
-from agent.runner.spark.packing import KEPT, importable, pack
+from flafka.agent.runner.spark import packing
+from flafka.agent.runner.spark.packing import KEPT, importable, pack
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def write(directory: Path, *names: str, text: str = "") -> None:
 def test_installed_packages_go_whole_but_for_tools_and_spark(site: Path) -> None:
     libraries, code = importable([str(site)])
     assert sorted(libraries) == ["single.py", "whole.libs/lib.so", "whole/__init__.py", "whole/data.bin"]
-    assert "agent/__init__.py" in code  # wherever it is
+    assert "flafka/agent/__init__.py" in code  # wherever it is
 
 
 def test_of_other_directories_modules_and_packages_go(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_packed_once_and_again_when_something_changes(
     first = pack([str(processors)])
     assert [name for _, name in first] == ["libraries", "code"]
     with tarfile.open(first[1][0]) as tar:
-        assert {"jobs.py", "agent/__init__.py", "plugins/__init__.py"} <= set(tar.getnames())
+        assert {"jobs.py", "flafka/agent/__init__.py", "flafka/plugins/__init__.py"} <= set(tar.getnames())
     assert len(caplog.messages) == 2
     assert "packed libraries for Spark's executors, once: " in caplog.messages[0]
     assert pack([str(processors)]) == first

@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from agent.config import Diagnostic, load
-from agent.options import AgentOptions
-from agent.runner.retries import with_brokers
-from agent.runner.spark import processing as module
-from agent.runner.spark.job import Job, SinkJob
-from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
-from agent.testing import session
-from agent.topology import AgentSpec
-from channels.kafka.positions import refusals_of
-from plugins import Components, FlafkaError, PartitionClaim
-from sinks.spark import SparkSink, SparkSinkConfig
+from flafka.agent.config import Diagnostic, load
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.retries import with_brokers
+from flafka.agent.runner.spark import processing as module
+from flafka.agent.runner.spark.job import Job, SinkJob
+from flafka.agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
+from flafka.agent.testing import session
+from flafka.agent.topology import AgentSpec
+from flafka.channels.kafka.positions import refusals_of
+from flafka.plugins import Components, FlafkaError, PartitionClaim
+from flafka.sinks.spark import SparkSink, SparkSinkConfig
 from tests.processors import logins
 
 CLAIM = PartitionClaim("cluster-1", "logs", "topic-id", "group", 0, 0)
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processor was changed, or a machine lost power while Spark wrote a file."""
-    monkeypatch.setattr("agent.runner.spark.processing.make_topics", lambda *_: None)
+    monkeypatch.setattr("flafka.agent.runner.spark.processing.make_topics", lambda *_: None)
     rows, log = tmp_path / "rows", tmp_path / "a1.sinks.p.checkpoint" / "rows"
     rows.mkdir()
 

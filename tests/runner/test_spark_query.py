@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.moving import CommitLogMove
-from agent.runner.spark import query as query_module
-from agent.runner.spark.query import Clock, Query
-from agent.topology import Tolerance
-from channels.kafka.positions import refusals_of
-from plugins import Conflict, FlafkaError, PartitionClaim, Retry
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.spark import query as query_module
+from flafka.agent.runner.spark.query import Clock, Query
+from flafka.agent.topology import Tolerance
+from flafka.channels.kafka.positions import refusals_of
+from flafka.plugins import Conflict, FlafkaError, PartitionClaim, Retry
 from tests.runner.spark_jobs import CLAIM, Recording, jobs, one_batch
 from tests.runner.test_rejections import Letters
 

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent.runner.spark.sample import read_samples
-from plugins import Event, FlafkaError
-from sinks.spark.rows import LONGEST, NOTE, telling, telling_batches
+from flafka.agent.runner.spark.sample import read_samples
+from flafka.plugins import Event, FlafkaError
+from flafka.sinks.spark.rows import LONGEST, NOTE, telling, telling_batches
 
 
 def test_a_line_is_a_body_unless_it_says_body_and_headers(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.config import load
-from agent.runner.spark import supervisor
-from agent.runner.spark.supervisor import SparkRunner
-from agent.runner.spark.workplace import used, workplace
-from agent.services.running import until
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.config import load
+from flafka.agent.runner.spark import supervisor
+from flafka.agent.runner.spark.supervisor import SparkRunner
+from flafka.agent.runner.spark.workplace import used, workplace
+from flafka.agent.services.running import until
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 from tests.fixtures.ports import free_port
 from tests.fixtures.processes import Forked
 
@@ -61,7 +61,7 @@ def test_it_goes_at_once_where_what_cleans_up_has_removed_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("agent.runner.spark.workplace._END_SECONDS", 3600)
+    monkeypatch.setattr("flafka.agent.runner.spark.workplace._END_SECONDS", 3600)
     with workplace() as directory:
         Path(directory, "owner").unlink()
         monkeypatch.setattr(tempfile, "tempdir", directory)

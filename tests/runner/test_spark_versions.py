@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.jvm import java
-from agent.options import AgentOptions
-from agent.runner.spark import versions
-from agent.runner.spark.driver import reason
-from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
-from agent.services.cluster import site_xml
-from agent.services.spark import SparkCluster, own_pages
-from agent.yarn.hadoop import hadoop_configuration
-from agent.yarn.kept import remember_jars
-from plugins import Caution
+from flafka.agent.jvm import java
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.spark import versions
+from flafka.agent.runner.spark.driver import reason
+from flafka.agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
+from flafka.agent.services.cluster import site_xml
+from flafka.agent.services.spark import SparkCluster, own_pages
+from flafka.agent.yarn.hadoop import hadoop_configuration
+from flafka.agent.yarn.kept import remember_jars
+from flafka.plugins import Caution
 from tests.fixtures.ports import free_port
 
 SPARK = importlib.metadata.version("pyspark")

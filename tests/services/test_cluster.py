@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from agent.jvm.java import Java
-from agent.services import ServiceError, cluster
-from agent.services.cluster import Cluster, PortInUse, listening
-from agent.services.kafka import KafkaCluster
-from agent.services.running import free_ports, until
+from flafka.agent.jvm.java import Java
+from flafka.agent.services import ServiceError, cluster
+from flafka.agent.services.cluster import Cluster, PortInUse, listening
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import free_ports, until
 
 PROGRAM = """
 import socket, sys

@@ -6,7 +6,7 @@ import click
 import pytest
 from kafka import KafkaAdminClient
 
-from agent.cli.kafka_admin import MILLISECONDS, OPTIONS, read_config
+from flafka.agent.cli.kafka_admin import MILLISECONDS, OPTIONS, read_config
 from tests.plugins.certificates import certificate
 
 

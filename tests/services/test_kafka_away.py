@@ -13,11 +13,11 @@ from kafka import TopicPartition
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NoError, NotCoordinatorError
 from kafka.structs import OffsetAndMetadata
 
-from agent.cli import group as group_module
-from agent.cli import main
-from agent.services import ServiceError
-from agent.services.running import free_ports, until
-from plugins.shared import kafkaclient
+from flafka.agent.cli import group as group_module
+from flafka.agent.cli import main
+from flafka.agent.services import ServiceError
+from flafka.agent.services.running import free_ports, until
+from flafka.plugins.shared import kafkaclient
 from tests.system.running import agent_command
 
 
@@ -34,7 +34,7 @@ def test_brokers_that_are_down_are_named(line: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["audit"], ["dlq", "list"]])
 def test_those_of_an_agent_s_channel_too(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.runner.deadletters.stored.REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("flafka.agent.runner.deadletters.stored.REQUEST_SECONDS", 0.2)
     (port,) = free_ports(1)
     file = tmp_path / "agent.conf"
     file.write_text(f"""

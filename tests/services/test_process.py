@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent.services import ServiceError
-from agent.services.process import ServerProcess, await_ready, open_files
-from agent.services.running import until
+from flafka.agent.services import ServiceError
+from flafka.agent.services.process import ServerProcess, await_ready, open_files
+from flafka.agent.services.running import until
 from tests.fixtures.ports import free_port
 
 FOREVER = [sys.executable, "-uc", "import time; print('up'); time.sleep(600)"]
@@ -85,7 +85,7 @@ def test_it_holds_nothing_that_its_starter_was_given(server: ServerProcess, tmp_
 
 def test_it_outlives_the_program_that_started_it(server: ServerProcess, tmp_path: Path) -> None:
     program = (
-        "import json, pathlib, sys; from agent.services.process import ServerProcess;"
+        "import json, pathlib, sys; from flafka.agent.services.process import ServerProcess;"
         "ServerProcess('one', pathlib.Path(sys.argv[1])).start(json.loads(sys.argv[2]))"
     )
     command = [sys.executable, "-W", "error", "-c", program, str(tmp_path), json.dumps(FOREVER)]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.services import ServiceError, running
-from agent.services.running import FEWEST_PORTS, FIRST_PORT, free_ports
+from flafka.agent.services import ServiceError, running
+from flafka.agent.services.running import FEWEST_PORTS, FIRST_PORT, free_ports
 from tests.fixtures.ports import free_port
 
-OF_ANOTHER_PROCESS = "from agent.services.running import free_ports; print(*free_ports(20))"
+OF_ANOTHER_PROCESS = "from flafka.agent.services.running import free_ports; print(*free_ports(20))"
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,7 @@ class Popen:
     """`subprocess.Popen`, of a driver."""
 
     def __init__(self, command: list[str], *, stdin: int, stdout: int, env: dict[str, str]) -> None:
-        from agent.runner.spark import driver
+        from flafka.agent.runner.spark import driver
 
         assert command[1:] == ["-m", driver.__name__]
         here = world()
@@ -182,7 +182,7 @@ def _tell(text: str, **_: Any) -> None:
 
 def replacements() -> list[tuple[Any, str, Any]]:
     """Places, names and what is there in a simulation."""
-    from agent.runner.spark import driver, progress, supervisor
+    from flafka.agent.runner.spark import driver, progress, supervisor
 
     vars(progress).setdefault("print", print)  # so that it can be put back
     return [

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import confluent_kafka
 
-from plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.shared.offsets import OffsetMetadata
 from tests.simulator.kafka.topics import TOPIC_DEFAULTS
 from tests.simulator.outcomes import Failure
 from tests.simulator.plans import GROUP, OLD_METADATA, OUT, TOPIC
@@ -49,7 +49,7 @@ class KafkaSteps(Replays):
 
     def _put(self, *ends: bytes) -> None:
         """Have an agent put one batch, of events whose bodies end so."""
-        from plugins import Event
+        from flafka.plugins import Event
 
         batch = []
         for end in ends:
@@ -203,8 +203,8 @@ class KafkaSteps(Replays):
 
     def _produced(self, events: int) -> None:
         """Agents elsewhere write so many records into the topic."""
-        from channels.kafka.records import ARROW, FORMAT, encode
-        from plugins import Batch, Event
+        from flafka.channels.kafka.records import ARROW, FORMAT, encode
+        from flafka.plugins import Batch, Event
 
         if self.brokers.away_until > self.world.now:
             return

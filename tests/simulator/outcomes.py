@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.shared.offsets import OffsetMetadata
 from tests.simulator.faults import Chances
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, MENDED, OUT, SINKS, TOPIC, Plan
@@ -159,8 +159,8 @@ class Outcomes:
 
     def _read_log(self, *, hidden: bool = False) -> None:
         """What the topic holds now: it may be gone later. And what open transactions hide, where that is `hidden`."""
-        from channels.kafka.records import REPLAYED, format_of
-        from plugins import Batch, Record
+        from flafka.channels.kafka.records import REPLAYED, format_of
+        from flafka.plugins import Batch, Record
 
         if TOPIC not in self.brokers.topics:
             return
@@ -196,8 +196,8 @@ class Outcomes:
         return self.brokers.end_offset(OUT, 0, read_committed=True) < self.brokers.end_offset(OUT, 0)
 
     def _letters(self) -> Counter[bytes]:
-        from agent.runner.deadletters.letters import dead_letters_of
-        from agent.runner.deadletters.stored import read
+        from flafka.agent.runner.deadletters.letters import dead_letters_of
+        from flafka.agent.runner.deadletters.stored import read
 
         def look() -> Counter[bytes]:
             spec = self.spec("h1")
@@ -222,7 +222,7 @@ class Outcomes:
 
     def _of_replay(self, kept: Any) -> bool:
         """Whether a replay of a span has rejected it: a letter's name says the group."""
-        from agent.runner.deadletters.letters import letter_name
+        from flafka.agent.runner.deadletters.letters import letter_name
 
         # A sink whose path was changed goes on in a later epoch than was planned.
         said = ((group, text) for group, text in self.brokers.written if OF_REPLAY in group)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from plugins import Batch, Channel, Event, Origin, PartitionClaim, Reader, Retry, Taken
+from flafka.plugins import Batch, Channel, Event, Origin, PartitionClaim, Reader, Retry, Taken
 from tests.simulator.faults import Chances, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure, Feed

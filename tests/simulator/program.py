@@ -26,20 +26,20 @@ import happybase
 import kafka
 import requests
 
-from plugins import Batch
-from plugins.shared.offsets import OffsetMetadata
+from flafka.plugins import Batch
+from flafka.plugins.shared.offsets import OffsetMetadata
 from tests.simulator import driver, http, threads
 from tests.simulator import kafka as model
 from tests.simulator.processes import Process
 from tests.simulator.stores import happybase as model_of_happybase
 from tests.simulator.world import World, world
 
-PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
+PACKAGES = ("flafka",)
 COARSE = {
-    "agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
-    "agent.runner.spark.driver": {"WATCH_SECONDS": 5.0},
-    "channels.kafka.reader": {"BUSY_POLL_SECONDS": 0.25},
-    "sources.taildir.source": {"STOPPING_SECONDS": 2.0},
+    "flafka.agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
+    "flafka.agent.runner.spark.driver": {"WATCH_SECONDS": 5.0},
+    "flafka.channels.kafka.reader": {"BUSY_POLL_SECONDS": 0.25},
+    "flafka.sources.taildir.source": {"STOPPING_SECONDS": 2.0},
 }
 """How often threads look for what nobody tells them: less often, so that an idle minute costs little."""
 
@@ -99,22 +99,22 @@ def installed() -> Iterator[None]:
     # Collections of garbage would cost a tenth of the time, most of it for what the imports have made.
     gc.freeze()
     gc.disable()
-    running = sys.modules["agent.runner.agent"]
+    running = sys.modules["flafka.agent.runner.agent"]
     change(running, "MetricsServer", _NoServer)
-    for monitoring in (running.KafkaWatch, sys.modules["agent.monitoring.history"].History, running.TapServer):
+    for monitoring in (running.KafkaWatch, sys.modules["flafka.agent.monitoring.history"].History, running.TapServer):
         change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
     # Simulated brokers have no sockets: nothing is wrong with the connections to them.
-    change(sys.modules["plugins.shared.kafkaerrors"], "trouble", lambda *_: None)
+    change(sys.modules["flafka.plugins.shared.kafkaerrors"], "trouble", lambda *_: None)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
     for place, name, ours in driver.replacements():
         change(place, name, ours)
     asked_again = (Batch, "from_ipc"), (OffsetMetadata, "parse"), (sys.modules["pyhdfs"], "url_quote")
     for place, name in asked_again:
         change(place, name, _known(getattr(place, name)))
-    change(sys.modules["sinks.hdfs.staging"], "os", _System())
+    change(sys.modules["flafka.sinks.hdfs.staging"], "os", _System())
     change(getpass, "getuser", cache(getpass.getuser))
-    layout = sys.modules["sinks.hdfs.layout"]
+    layout = sys.modules["flafka.sinks.hdfs.layout"]
     change(layout, "safe_name", _known(layout.safe_name))
     change(logging.Logger, "setLevel", _set_level)
     change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
@@ -161,7 +161,7 @@ class _NoServer:
 @cache
 def _components() -> Any:
     """All that are installed: to find where each is defined takes as long as a schedule."""
-    from plugins import Components
+    from flafka.plugins import Components
 
     return Components()
 
@@ -169,7 +169,7 @@ def _components() -> Any:
 @cache
 def configured(text: str) -> Any:
     """The agent of a configuration."""
-    from agent.config import load
+    from flafka.agent.config import load
 
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "agent.conf")
@@ -182,7 +182,7 @@ def configured(text: str) -> Any:
 @cache
 def _feed(most: int) -> Any:
     """A source that puts what a story tells it to, so many batches at a time."""
-    from plugins import Batch, Config, Source
+    from flafka.plugins import Batch, Config, Source
 
     class Feed(Source[Config]):
         """Yields the batches of `world().models["feed"]`, and enters what is stored."""
@@ -212,8 +212,8 @@ class AgentProcess:
     """An agent on a host of its own."""
 
     def __init__(self, world: World, host: str, spec: Any, *, feeding: bool, drain: bool = False) -> None:
-        from agent.topology import Place, Route, SelectorSpec, SourceSpec
-        from plugins import Config
+        from flafka.agent.topology import Place, Route, SelectorSpec, SourceSpec
+        from flafka.plugins import Config
 
         self.world, self.host, self.drain = world, host, drain
         if feeding:
@@ -234,8 +234,8 @@ class AgentProcess:
         self.main = self.process.spawn(self._run, "main")
 
     def _run(self) -> None:
-        from agent.runner.agent import Agent
-        from agent.runner.drain import Stuck
+        from flafka.agent.runner.agent import Agent
+        from flafka.agent.runner.drain import Stuck
 
         stuck = False
         self.agent = Agent(self.spec)
@@ -295,7 +295,7 @@ def command(*arguments: str) -> str:
     """Run `agent …` in the present process; what it prints. Raises what it ends with."""
     from click.testing import CliRunner
 
-    from agent.cli import main
+    from flafka.agent.cli import main
 
     outcome = CliRunner().invoke(main, list(arguments))
     if outcome.exit_code:

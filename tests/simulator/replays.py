@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugins import FlafkaError
+from flafka.plugins import FlafkaError
 from tests.simulator.outcomes import Failure, Outcomes
 from tests.simulator.plans import GROUP, SIMPLE, TOPIC
 from tests.simulator.program import in_process
@@ -142,7 +142,7 @@ class Replays(Outcomes):
 
     def _replayed(self, span: Span, again: bool) -> str:
         """As `agent replay` does; answers the topic's id."""
-        from agent.runner.replaying import replay_of
+        from flafka.agent.runner.replaying import replay_of
 
         self.world.models[PROCESS] = self.world.process
         with replay_of(self.spec("h1"), "k", span.start, span.end) as planned:

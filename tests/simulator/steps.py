@@ -245,7 +245,7 @@ class Steps(KafkaSteps):
 
     def do_vanish(self, what: str) -> None:
         """Remove directories of files that are not delivered yet, or empty them: on HDFS, or on the agents' disks."""
-        from sinks.hdfs.staging import PREFIX
+        from flafka.sinks.hdfs.staging import PREFIX
 
         if self.sink != "hdfs":
             return
@@ -268,13 +268,13 @@ class Steps(KafkaSteps):
         try:
             in_process(self.world, "replay", self._replay)
         except Exception as e:
-            if not type(e).__module__.startswith("plugins"):
+            if not type(e).__module__.startswith("flafka.plugins"):
                 raise
             self.world.told(f"replay: {e}")
 
     def _replay(self) -> None:
-        from agent.runner.deadletterreplay import replay, replayer_of
-        from agent.runner.deadletters.stored import read
+        from flafka.agent.runner.deadletterreplay import replay, replayer_of
+        from flafka.agent.runner.deadletters.stored import read
 
         spec = self.spec("h1")
         replayer = replayer_of(spec, spec.channels[0])

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     Channel,
     Conflict,
@@ -143,7 +143,7 @@ def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_
 ) -> None:
     def body(brokers: Brokers) -> None:
         sink, successor = opened(), opened()
-        monkeypatch.setattr("sinks.kafka.positions.Positions.open", lambda self: False)
+        monkeypatch.setattr("flafka.sinks.kafka.positions.Positions.open", lambda self: False)
         claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
         sink.write(event(0))
         sink.commit(sink.stage(claim, 0, 1))
@@ -304,7 +304,7 @@ def test_a_refused_transaction_is_tried_again_with_its_reason(
 ) -> None:
     def body(brokers: Brokers) -> None:
         brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
-        monkeypatch.setattr("sinks.kafka.topics.Topics._may_write", lambda self, name: True)
+        monkeypatch.setattr("flafka.sinks.kafka.topics.Topics._may_write", lambda self, name: True)
         sink = opened()
         claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
         sink.write(event(0))

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from plugins import Metrics
-from plugins.shared.offsets import OffsetMetadata
+from flafka.plugins import Metrics
+from flafka.plugins.shared.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
 from tests.simulator.kafka.groups import Committed
 from tests.simulator.processes import Process
@@ -24,7 +24,7 @@ def committed(brokers: Brokers, partition: int) -> Committed:
 
 
 def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    from sources.kafka import consumer
+    from flafka.sources.kafka import consumer
 
     metrics, read = Metrics(), list[tuple[int, int]]()
 
@@ -60,7 +60,7 @@ def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytes
 def test_a_topic_that_was_created_again_is_read_from_its_first_record(
     caplog: pytest.LogCaptureFixture, seed: int, new: int, begins: str
 ) -> None:
-    from sources.kafka import consumer
+    from flafka.sources.kafka import consumer
 
     metrics, read = Metrics(), list[tuple[int, bytes | None]]()
 
@@ -101,7 +101,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_first_record(
 
 def test_an_offset_of_a_deleted_topic_counts_as_none(caplog: pytest.LogCaptureFixture) -> None:
     """Handover by a member that has not noticed yet and commits the offset to the new topic."""
-    from sources.kafka import consumer
+    from flafka.sources.kafka import consumer
 
     metrics, read = Metrics(), set[int]()
 

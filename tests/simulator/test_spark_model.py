@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from agent.options import AgentOptions
-from agent.runner.deadletters import rejections
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.moving import CommitLogMove
-from agent.runner.spark import query as query_module
-from agent.runner.spark.driver import reason
-from agent.runner.spark.job import Job, SinkJob
-from agent.runner.spark.query import Query
-from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
-from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Config, PartitionClaim, Record, Retry, Sink
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.deadletters import rejections
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.spark import query as query_module
+from flafka.agent.runner.spark.driver import reason
+from flafka.agent.runner.spark.job import Job, SinkJob
+from flafka.agent.runner.spark.query import Query
+from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
+from flafka.plugins import Batch, Config, PartitionClaim, Record, Retry, Sink
 from tests.simulator import threads
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.processes import Process

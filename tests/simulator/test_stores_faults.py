@@ -9,10 +9,10 @@ from typing import Any
 import pysolr
 import pytest
 
-from plugins import Metrics, Retry
-from sinks.hbase import thrift
-from sinks.solr import sink as solr_sink
-from sinks.solr.config import SolrConfig
+from flafka.plugins import Metrics, Retry
+from flafka.sinks.hbase import thrift
+from flafka.sinks.solr import sink as solr_sink
+from flafka.sinks.solr.config import SolrConfig
 from tests.simulator import http, stores
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.processes import Process

@@ -10,9 +10,9 @@ from typing import Any
 import pyhdfs
 import pytest
 
-from plugins import Retry
-from sinks.hdfs import webhdfs
-from sinks.hdfs.webhdfs import WebHdfs
+from flafka.plugins import Retry
+from flafka.sinks.hdfs import webhdfs
+from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.simulator import http
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.processes import Process

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sinks.hdfs import HdfsSink
+from flafka.sinks.hdfs import HdfsSink
 from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import open_sink
 

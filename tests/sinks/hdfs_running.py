@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     Event,
     Origin,
     PartitionClaim,
     Receipt,
 )
-from sinks.hdfs import HdfsConfig, HdfsSink
-from sinks.hdfs.manifest import Manifest
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink
+from flafka.sinks.hdfs.manifest import Manifest
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
 CLAIM = PartitionClaim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from plugins import Batch, Event, Origin, Retry
-from plugins.shared.avrorpc import AvroStatus, answer, complaint, frame
-from sinks.avro import AvroSink, AvroSinkConfig
+from flafka.plugins import Batch, Event, Origin, Retry
+from flafka.plugins.shared.avrorpc import AvroStatus, answer, complaint, frame
+from flafka.sinks.avro import AvroSink, AvroSinkConfig
 from tests.plugins.certificates import certificate
 from tests.sources.calling import Running
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from plugins import Batch, Event, Origin, Rejected, Retry
-from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
+from flafka.plugins import Batch, Event, Origin, Rejected, Retry
+from flafka.sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.plugins.certificates import certificate
 from tests.sinks.fake_elasticsearch import Server, item
 

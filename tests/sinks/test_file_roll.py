@@ -13,8 +13,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from plugins import Batch, Event, Origin, Rejected, Retry, conformance
-from sinks.file_roll import FileRollConfig, FileRollSink
+from flafka.plugins import Batch, Event, Origin, Rejected, Retry, conformance
+from flafka.sinks.file_roll import FileRollConfig, FileRollSink
 from tests.fixtures.power import Disk, Said, losses
 
 

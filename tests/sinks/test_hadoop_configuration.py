@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sinks.hdfs import HdfsConfig
+from flafka.sinks.hdfs import HdfsConfig
 
 HA = {
     "dfs.nameservices": "nameservice1,other",

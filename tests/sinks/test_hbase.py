@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.services.running import until
-from plugins import Batch, Event, Origin, Retry
-from plugins.shared import regex
-from sinks.hbase import HBaseConfig, HBaseSink
-from sinks.hbase.thrift import Cells, TableMissing, _Answer
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Event, Origin, Retry
+from flafka.plugins.shared import regex
+from flafka.sinks.hbase import HBaseConfig, HBaseSink
+from flafka.sinks.hbase.thrift import Cells, TableMissing, _Answer
 
 NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import requests
 
-from plugins import (
+from flafka.plugins import (
     Retry,
     conformance,
 )
-from sinks.hdfs import HdfsConfig, HdfsSink
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, FakeWebHdfs, error
 from tests.sinks.hdfs_running import (
     CLAIM,

@@ -12,15 +12,15 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import (
+from flafka.plugins import (
     Conflict,
     FlafkaError,
     LastRecord,
     Receipt,
     Retry,
 )
-from sinks.hdfs import HdfsSink
-from sinks.hdfs.chain import KEEP_MS
+from flafka.sinks.hdfs import HdfsSink
+from flafka.sinks.hdfs.chain import KEEP_MS
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
 from tests.sinks.hdfs_running import (

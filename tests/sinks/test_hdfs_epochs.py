@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 import requests
 
-from plugins import Conflict, PartitionClaim, Resumed, Retry
-from sinks.hdfs import HdfsSink
+from flafka.plugins import Conflict, PartitionClaim, Resumed, Retry
+from flafka.sinks.hdfs import HdfsSink
 from tests.fixtures.examples import some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs, error
 from tests.sinks.hdfs_running import (

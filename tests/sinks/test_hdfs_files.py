@@ -18,15 +18,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import (
+from flafka.plugins import (
     Batch,
     Event,
     Origin,
     Rejected,
     Retry,
 )
-from sinks.hdfs import staging as staging_module
-from sinks.hdfs.layout import safe_name
+from flafka.sinks.hdfs import staging as staging_module
+from flafka.sinks.hdfs.layout import safe_name
 from tests.fixtures.examples import examples
 from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import (

@@ -14,10 +14,10 @@ from unittest import mock
 
 import pytest
 
-from agent.config import load
-from plugins import Components, Conflict, Retry
-from sinks.hdfs import HdfsConfig, HdfsSink
-from sinks.hdfs.localdisk import LocalDisk
+from flafka.agent.config import load
+from flafka.plugins import Components, Conflict, Retry
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink
+from flafka.sinks.hdfs.localdisk import LocalDisk
 from tests.fixtures.examples import some
 from tests.sinks.hdfs_running import CLAIM, NEVER, records
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plugins import EventId, FlafkaError, replay_group
+from flafka.plugins import EventId, FlafkaError, replay_group
 from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import CLAIM, OWN, open_sink, records, write_and_commit
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from plugins import Batch, Event, Origin, Rejected, Retry
-from sinks.http import HttpSink, HttpSinkConfig
+from flafka.plugins import Batch, Event, Origin, Rejected, Retry
+from flafka.sinks.http import HttpSink, HttpSinkConfig
 from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from agent.services.running import until
-from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
-from sinks.kafka import KafkaSink, KafkaSinkConfig, positions
-from sinks.kafka.plain import PlainKafkaSink
-from sinks.kafka.topics import BATCH_BYTES, Topics
-from sinks.kafka.writers import TransactionalWriter, Writer
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
+from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig, positions
+from flafka.sinks.kafka.plain import PlainKafkaSink
+from flafka.sinks.kafka.topics import BATCH_BYTES, Topics
+from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 
 CLAIM = PartitionClaim("", "channel", "", "g", 0, 0)
 NOW = int(time.time() * 1000)
@@ -332,7 +332,7 @@ def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
             raise Retry("Kafka does not accept transactions now") from KafkaException(KafkaError(refused))
 
     plain = PlainKafkaSink(sink(Admin()).config)
-    monkeypatch.setattr("sinks.kafka.plain.TransactionalWriter", Refused)
+    monkeypatch.setattr("flafka.sinks.kafka.plain.TransactionalWriter", Refused)
     monkeypatch.setattr(plain, "_find_cluster", lambda: "c")
     plain.take_over(PartitionClaim("c", "t", "i", "g", 0, 0))
     refused = KafkaError.REQUEST_TIMED_OUT

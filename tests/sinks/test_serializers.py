@@ -21,19 +21,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interceptors.remove_header import RemoveHeaderConfig, RemoveHeaderInterceptor
-from plugins import Batch, Event, Origin
-from plugins.columns import MAX_HEADER_COLUMNS
-from plugins.shared.frames import to_arrow
-from sinks.hdfs.codecs import CODECS
-from sinks.hdfs.formats import CompressedFile
-from sinks.hdfs.sequencefile import SequenceFile, vint
-from sinks.serializers import Serializer
-from sinks.serializers.avro import AvroEvent, varint
-from sinks.serializers.parquet import Parquet
-from sinks.serializers.text import HeaderAndText, Json, Text
-from sinks.solr.config import SolrConfig
-from sinks.solr.sink import SolrSink
+from flafka.interceptors.remove_header import RemoveHeaderConfig, RemoveHeaderInterceptor
+from flafka.plugins import Batch, Event, Origin
+from flafka.plugins.columns import MAX_HEADER_COLUMNS
+from flafka.plugins.shared.frames import to_arrow
+from flafka.sinks.hdfs.codecs import CODECS
+from flafka.sinks.hdfs.formats import CompressedFile
+from flafka.sinks.hdfs.sequencefile import SequenceFile, vint
+from flafka.sinks.serializers import Serializer
+from flafka.sinks.serializers.avro import AvroEvent, varint
+from flafka.sinks.serializers.parquet import Parquet
+from flafka.sinks.serializers.text import HeaderAndText, Json, Text
+from flafka.sinks.solr.config import SolrConfig
+from flafka.sinks.solr.sink import SolrSink
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"', "\\", "\n", "\x00", "\x1f", "é", "😀", "\u2028"])
 BODIES = st.binary(max_size=12) | TEXTS.map(str.encode) | st.integers(60, 300).map(lambda n: b"x" * n)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import sinks
-from plugins import Batch, Components, Event, Sink, conformance
-from sinks.logger import LoggerConfig, LoggerSink
-from sinks.null import NullSink
+from flafka import sinks
+from flafka.plugins import Batch, Components, Event, Sink, conformance
+from flafka.sinks.logger import LoggerConfig, LoggerSink
+from flafka.sinks.null import NullSink
 
 
 def test_sinks_are_found_by_flumes_names() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from plugins import Batch, Event, Origin, Rejected, Retry
-from sinks.solr import SolrConfig, SolrSink
+from flafka.plugins import Batch, Event, Origin, Rejected, Retry
+from flafka.sinks.solr import SolrConfig, SolrSink
 from tests.plugins.certificates import certificate
 
 URL = "http://h:8983/solr/logs"

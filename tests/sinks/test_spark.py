@@ -17,13 +17,13 @@ import fastavro
 import pytest
 from pyspark import SparkContext
 
-from agent import testing
-from agent.testing import run_processor, session
-from plugins import Event, FlafkaError, Problem
-from plugins.shared.frames import avro_body
-from sinks.spark import SparkSink, SparkSinkConfig
-from sinks.spark.loading import load
-from sinks.spark.sink import checked, records
+from flafka.agent import testing
+from flafka.agent.testing import run_processor, session
+from flafka.plugins import Event, FlafkaError, Problem
+from flafka.plugins.shared.frames import avro_body
+from flafka.sinks.spark import SparkSink, SparkSinkConfig
+from flafka.sinks.spark.loading import load
+from flafka.sinks.spark.sink import checked, records
 from tests.processors import logins
 
 PROCESSORS = str(Path(logins.__file__).parent)

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import Batch, Event, Origin
-from sinks.templates import Template, ids, readable
+from flafka.plugins import Batch, Event, Origin
+from flafka.sinks.templates import Template, ids, readable
 
 ORIGIN = Origin("a.b", 2, np.array([5, 5, 9]), np.array([0, 1, 0], np.int32), np.array([0, 0, 1_700_000_000_123]))
 BATCH = Batch.of([Event(b"x", {"h": "1"}), Event(b"\xff", {}), Event("é".encode(), {"h": ""})], ORIGIN)

@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from plugins import Event, Retry
-from plugins.shared.thriftrpc import PROTOCOLS, ThriftStatus, frame
-from sinks.thrift import ThriftSink
+from flafka.plugins import Event, Retry
+from flafka.plugins.shared.thriftrpc import PROTOCOLS, ThriftStatus, frame
+from flafka.sinks.thrift import ThriftSink
 from tests.plugins.certificates import certificate
 from tests.sinks.test_avro import EVENTS, batch, impostor
 from tests.sources.test_thrift import Running, both

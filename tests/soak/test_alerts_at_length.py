@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from agent.runner.agent import Agent
-from agent.services.running import until
-from plugins import Components
+from flafka.agent.config import load
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.running import until
+from flafka.plugins import Components
 from tests.agent.alerting import firing
 from tests.agent.test_alerts import scraped
 
@@ -28,7 +28,7 @@ a1.channels.full.transactionCapacity = 10
 
 @pytest.mark.soak
 def test_a_source_that_waits_for_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.agent.runner.agent.DRAIN_SECONDS", 1.0)
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION)
     spec, found = load(file, components=Components())

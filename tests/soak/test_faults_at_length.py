@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
 from tests.system.campaign import Campaign, Phase, Plan
 
 LONG = Plan(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent, free_ports
+from flafka.agent.services.running import RunningAgent, free_ports
 from tests.plugins.certificates import certificate
 from tests.soak.hostile import SHARED, Frames, Healthy, Watch, broken_handshakes, mutated, slow
 from tests.sources.test_syslog_cut import same_events_wherever_cut
@@ -160,7 +160,7 @@ def test_healthy_senders_among_hostile_ones(tmp_path: Path, seed: int, figures: 
 def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) -> None:
     certificate(tmp_path)
     one, two, tls = free_ports(3)
-    command = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "agent", "start")
+    command = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
     configuration = CONFIGURATION.format(one=one, two=two, tls=tls, home=tmp_path).replace("multi tls", "multi")
     configuration = "\n".join(line for line in configuration.splitlines() if ".tls." not in line)
     with RunningAgent(tmp_path / "a", configuration, command=command) as agent:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyhdfs
 import pytest
 
-from agent.services.hdfs import NAMENODE
-from agent.services.kafka import KafkaCluster
-from agent.services.running import until
+from flafka.agent.services.hdfs import NAMENODE
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import until
 from tests.system.namenodes import NAMENODES, SECOND, PairedHdfs
 from tests.system.running import in_hdfs, unique
 from tests.system.test_groups import Group

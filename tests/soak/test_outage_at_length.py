@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import free_ports
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import free_ports
 from tests.system.outage import outage
 from tests.system.overflow import overflow
 

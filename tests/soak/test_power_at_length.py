@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from channels.file import FileChannel
-from channels.spillable import SpillableMemoryChannel
+from flafka.channels.file import FileChannel
+from flafka.channels.spillable import SpillableMemoryChannel
 from tests.channels import test_file_power
 from tests.fixtures.power import survives
 from tests.runner import test_dead_letters_power

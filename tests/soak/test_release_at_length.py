@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.jvm.jars import cache_directory
+from flafka.agent.jvm.jars import cache_directory
 from tests.system.test_release import NEEDED, OTHERS, VERSIONS, agent, elsewhere, installed, interpreters, wheel
 
 __all__ = ["wheel"]

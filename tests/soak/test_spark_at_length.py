@@ -16,15 +16,22 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from agent.audit.reconciliation import HdfsReader, differences, hbase_rows, read_topic, reconcile, solr_documents
-from agent.audit.reconciliation import stored as by_id
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.services.solr import SolrCluster
-from agent.services.spark import SparkCluster
-from plugins import Batch, Event
+from flafka.agent.audit.reconciliation import (
+    HdfsReader,
+    differences,
+    hbase_rows,
+    read_topic,
+    reconcile,
+    solr_documents,
+)
+from flafka.agent.audit.reconciliation import stored as by_id
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.services.solr import SolrCluster
+from flafka.agent.services.spark import SparkCluster
+from flafka.plugins import Batch, Event
 from tests.fixtures.cores import create_core
 from tests.system.running import KAFKA, hdfs_sink, kafka_channel, processes, unique
 from tests.system.stores import hbase_sink, solr_sink, table_of

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hbase import HBaseCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.solr import SolrCluster
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.solr import SolrCluster
 from tests.system.stores import Campaign, Plan
 
 LONG = Plan(events=100_000, rate=1_000, agent=6, broker=5, thrift=1, hbase=2, solr=3, everything=1, seconds=60)

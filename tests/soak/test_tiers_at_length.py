@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hdfs import HdfsCluster
+from flafka.agent.services.hdfs import HdfsCluster
 from tests.interop.tiers import Tiers, campaign
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.cluster import site_xml
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from flafka.agent.services.cluster import site_xml
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
 from tests.system.onyarn import kill, live, running, small, submit
 from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import put
@@ -106,7 +106,7 @@ def queues(hdfs_cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def command(lean_python: Path) -> Command:
-    return str(lean_python), "-m", "agent", "start"
+    return str(lean_python), "-m", "flafka", "start"
 
 
 @pytest.mark.soak

@@ -7,10 +7,10 @@ import zlib
 
 from hypothesis import strategies as st
 
-from plugins import Batch, Event
-from plugins.shared.avrorpc import AvroFrames, array, frame, opening, read_answer
-from plugins.shared.flumeevent import encode
-from sources.avro import AvroSource
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared.avrorpc import AvroFrames, array, frame, opening, read_answer
+from flafka.plugins.shared.flumeevent import encode
+from flafka.sources.avro import AvroSource
 
 HELLO = Event(b"hello", {"k": "v"})
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)

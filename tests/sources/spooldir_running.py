@@ -14,7 +14,7 @@ from pathlib import Path
 import fastavro
 import pyarrow as pa
 
-from sources.spooldir import SpooldirConfig, SpooldirSource
+from flafka.sources.spooldir import SpooldirConfig, SpooldirSource
 
 RECORD = {
     "type": "record",

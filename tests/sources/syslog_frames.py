@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sources.syslog import few
-from sources.syslog.parser import parse
-from sources.syslog.reading import Reading
+from flafka.sources.syslog import few
+from flafka.sources.syslog.parser import parse
+from flafka.sources.syslog.reading import Reading
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
 UTC_READING = Reading.of("none", ZoneInfo("UTC"))

@@ -4,8 +4,8 @@ import calendar
 import re
 from datetime import datetime, timedelta
 
-from plugins import Event
-from sources.syslog.parser import CUT, REST, STATUS
+from flafka.plugins import Event
+from flafka.sources.syslog.parser import CUT, REST, STATUS
 
 SPACE = rb"[ \t\n\x0b\f\r]"
 PRIORITY = re.compile(rb"<(\d{1,3})>")

@@ -2,8 +2,8 @@
 
 import threading
 
-from agent.services.running import until
-from plugins import Event
+from flafka.agent.services.running import until
+from flafka.plugins import Event
 
 
 class Running:

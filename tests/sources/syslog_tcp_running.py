@@ -2,7 +2,7 @@
 
 import socket
 
-from sources.syslog import SyslogTcp
+from flafka.sources.syslog import SyslogTcp
 
 
 def make(**options):

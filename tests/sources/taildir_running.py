@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from sources.taildir import TaildirConfig, TaildirSource
+from flafka.sources.taildir import TaildirConfig, TaildirSource
 
 REPOSITORY = Path(__file__).parents[2]
 LOGHUB = REPOSITORY.parent / "shared" / "data" / "loghub"

@@ -11,11 +11,11 @@ import zlib
 
 import pytest
 
-from agent.services.running import until
-from plugins import Batch, Event, Retry
-from plugins.shared import avrorpc
-from plugins.shared.avrorpc import PROTOCOL_HASH, AvroStatus, array, frame, opening, read_answer
-from plugins.shared.flumeevent import varint
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Event, Retry
+from flafka.plugins.shared import avrorpc
+from flafka.plugins.shared.avrorpc import PROTOCOL_HASH, AvroStatus, array, frame, opening, read_answer
+from flafka.plugins.shared.flumeevent import varint
 from tests.sources.calling import HELLO, Client, Running, encoded
 
 # --- clients
@@ -66,7 +66,7 @@ def test_events_that_are_not_stored_in_time_are_answered_failed():
 
 
 def test_what_waits_while_no_channel_takes_it_is_bounded(monkeypatch):
-    monkeypatch.setattr("sources.rpc.BUDGET", 1 << 20)
+    monkeypatch.setattr("flafka.sources.rpc.BUDGET", 1 << 20)
     properties = {"maxRequestBytes": str(1 << 20), "request-timeout": "60000"}
     big = Event(bytes(100_000))
     with Running(store=False, **properties) as running, contextlib.ExitStack() as stack:

@@ -4,11 +4,11 @@ import ssl
 
 import pytest
 
-from agent.services.running import until
-from plugins import Event
-from plugins.shared.avrorpc import AvroStatus
-from sources.avro import AvroConfig
-from sources.ipfilter import IpFilter, Rule
+from flafka.agent.services.running import until
+from flafka.plugins import Event
+from flafka.plugins.shared.avrorpc import AvroStatus
+from flafka.sources.avro import AvroConfig
+from flafka.sources.ipfilter import IpFilter, Rule
 from tests.plugins.certificates import certificate
 from tests.sources.calling import HELLO, Client, Running
 

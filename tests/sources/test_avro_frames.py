@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Event
-from plugins.shared.avrorpc import AvroFrames, array, frame, scan
-from plugins.shared.flumeevent import varint
-from plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared.avrorpc import AvroFrames, array, frame, scan
+from flafka.plugins.shared.flumeevent import varint
+from flafka.plugins.shared.rpcevents import RpcBatchBuilder
 from tests.fixtures.examples import examples
 from tests.sources.calling import EVENTS, encoded
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from agent.monitoring.registry import Registry
-from agent.services.running import until
-from plugins import Batch, Components, Event, Source
-from plugins.shared.avrorpc import array, frame, opening
-from plugins.shared.flumeevent import encode
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Components, Event, Source
+from flafka.plugins.shared.avrorpc import array, frame, opening
+from flafka.plugins.shared.flumeevent import encode
 from tests.fixtures.processes import Forked
 from tests.plugins.certificates import certificate
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import until
-from plugins import Retry
-from sources.exec import MAX_LINE, ExecConfig, ExecSource
+from flafka.agent.services.running import until
+from flafka.plugins import Retry
+from flafka.sources.exec import MAX_LINE, ExecConfig, ExecSource
 from tests.sources.syslog_running import Running
 
 

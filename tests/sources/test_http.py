@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import Event, Retry
-from sources.http import HttpSource, HttpSourceConfig, handlers, server
-from sources.http.handlers import HandlerError
-from sources.http.handlers import json as read_json
+from flafka.plugins import Event, Retry
+from flafka.sources.http import HttpSource, HttpSourceConfig, handlers, server
+from flafka.sources.http.handlers import HandlerError
+from flafka.sources.http.handlers import json as read_json
 from tests.plugins.certificates import certificate
 from tests.sources.calling import AtWork
 

@@ -4,7 +4,7 @@ import threading
 
 from confluent_kafka import Producer
 
-from sources.kafka import KafkaSource, KafkaSourceConfig, consumer
+from flafka.sources.kafka import KafkaSource, KafkaSourceConfig, consumer
 
 
 def produce(brokers, *topics):

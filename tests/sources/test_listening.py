@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import until
-from plugins import Batch, Source
-from sources.connections import Connection
-from sources.listening import Endpoint, HandshakeConfig, Listener
-from sources.log4j import Log4jSource
-from sources.netcat import NetcatSource
-from sources.syslog import MultiportSyslogTcp, SyslogTcp
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Source
+from flafka.sources.connections import Connection
+from flafka.sources.listening import Endpoint, HandshakeConfig, Listener
+from flafka.sources.log4j import Log4jSource
+from flafka.sources.netcat import NetcatSource
+from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp
 from tests.plugins.certificates import certificate
 from tests.sources.syslog_running import Running
 

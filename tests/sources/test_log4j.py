@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from agent.services.running import until
-from plugins import Event, Retry
-from sources.log4j import Log4jConfig, Log4jSource
+from flafka.agent.services.running import until
+from flafka.plugins import Event, Retry
+from flafka.sources.log4j import Log4jConfig, Log4jSource
 from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 

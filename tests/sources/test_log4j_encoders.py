@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugins import Event
-from sources.http import handlers
-from sources.log4j import Log4jConfig
-from sources.log4j.framing import Cut, Log4jFramer
-from sources.log4j.reading import LogEventParser
-from sources.log4j.times import millis
+from flafka.plugins import Event
+from flafka.sources.http import handlers
+from flafka.sources.log4j import Log4jConfig
+from flafka.sources.log4j.framing import Cut, Log4jFramer
+from flafka.sources.log4j.reading import LogEventParser
+from flafka.sources.log4j.times import millis
 from tests.fixtures.examples import examples
 from tests.interop.encoders import DATA, LOG4J2, LOGBACK, TIMES
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sources.netcat import NetcatConfig, NetcatSource
+from flafka.sources.netcat import NetcatConfig, NetcatSource
 from tests.sources.syslog_running import Running
 
 

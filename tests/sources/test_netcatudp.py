@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from plugins import Batch, Event
-from sources.netcatudp import MAX_EVENTS, NetcatUdpConfig, NetcatUdpSource
-from sources.stress import StressConfig, StressSource
+from flafka.plugins import Batch, Event
+from flafka.sources.netcatudp import MAX_EVENTS, NetcatUdpConfig, NetcatUdpSource
+from flafka.sources.stress import StressConfig, StressSource
 
 
 def test_each_line_of_a_datagram_is_an_event_with_its_senders_address() -> None:

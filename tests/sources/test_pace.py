@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.services.running import until
-from sources import pace
-from sources.exec import ExecConfig, ExecSource
-from sources.pace import HELD_BACK, MAX_WAIT, MUCH, PAUSE, Pace
-from sources.syslog.framing import Intake
-from sources.syslog.tcp import SyslogTcp, SyslogTcpConfig
+from flafka.agent.services.running import until
+from flafka.sources import pace
+from flafka.sources.exec import ExecConfig, ExecSource
+from flafka.sources.pace import HELD_BACK, MAX_WAIT, MUCH, PAUSE, Pace
+from flafka.sources.syslog.framing import Intake
+from flafka.sources.syslog.tcp import SyslogTcp, SyslogTcpConfig
 from tests.sources.syslog_running import Running
 
 
@@ -174,7 +174,7 @@ def test_a_command_s_first_line_goes_at_once_and_those_behind_it_together(
         seen.extend(data)
         return data
 
-    monkeypatch.setattr("sources.exec.os.read", watched)
+    monkeypatch.setattr("flafka.sources.exec.os.read", watched)
     os.mkfifo(tmp_path / "fifo")
     config, problems = ExecConfig.parse({"command": f"cat {tmp_path}/fifo"})
     assert config is not None, problems

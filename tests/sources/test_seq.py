@@ -2,8 +2,8 @@
 
 import pytest
 
-from plugins import conformance
-from sources.seq import SeqConfig, SeqSource
+from flafka.plugins import conformance
+from flafka.sources.seq import SeqConfig, SeqSource
 
 
 @pytest.mark.parametrize(("total", "sizes"), [(0, []), (1, [1]), (7, [3, 3, 1]), (6, [3, 3])])

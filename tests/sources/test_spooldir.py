@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plugins.problems import Problem
-from sources.spooldir import SpooldirConfig
-from sources.spooldir import directory as directory_module
-from sources.spooldir import tracker as tracker_module
+from flafka.plugins.problems import Problem
+from flafka.sources.spooldir import SpooldirConfig
+from flafka.sources.spooldir import directory as directory_module
+from flafka.sources.spooldir import tracker as tracker_module
 from tests.sources.spooldir_running import PACKERS, make, names, put, read, read_anew, start
 
 # --- files and their order

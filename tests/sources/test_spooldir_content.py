@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sources.spooldir.content import Content
-from sources.spooldir.deserializers import LEAST_LINE_BYTES, _TextLines, divided
+from flafka.sources.spooldir.content import Content
+from flafka.sources.spooldir.deserializers import LEAST_LINE_BYTES, _TextLines, divided
 from tests.sources.spooldir_running import RECORD, avro, put, read, read_anew, start
 
 # --- lines

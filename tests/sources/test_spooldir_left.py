@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from plugins import FlafkaError
-from sources.spooldir import content as content_module
-from sources.spooldir import directory as directory_module
-from sources.spooldir import tracker as tracker_module
+from flafka.plugins import FlafkaError
+from flafka.sources.spooldir import content as content_module
+from flafka.sources.spooldir import directory as directory_module
+from flafka.sources.spooldir import tracker as tracker_module
 from tests.sources.spooldir_running import PACKERS, make, names, put, read, read_anew, start
 
 
@@ -233,7 +233,7 @@ def test_a_full_disk_stops_the_reading_until_there_is_room(
     spool: Path, monkeypatch: pytest.MonkeyPatch, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(spool / "a", b"".join(b"%d\n" % n for n in range(6)))
-    monkeypatch.setattr("sources.spooldir.source._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("flafka.sources.spooldir.source._RETRY_SECONDS", 0.001)
     source = start(spool, batchSize="2")
     look = source.look()
     if how == "append":

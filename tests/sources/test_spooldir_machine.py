@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from sources.spooldir import SpooldirSource
-from sources.spooldir import directory as directory_module
-from sources.spooldir import tracker as tracker_module
+from flafka.sources.spooldir import SpooldirSource
+from flafka.sources.spooldir import directory as directory_module
+from flafka.sources.spooldir import tracker as tracker_module
 from tests.fixtures.examples import examples
 from tests.sources.descriptors import open_files
 from tests.sources.spooldir_running import start

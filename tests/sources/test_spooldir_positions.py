@@ -9,9 +9,9 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from plugins import Retry
-from sources.spooldir import tracker as tracker_module
-from sources.spooldir.tracker import FileOffset, State, Tracker
+from flafka.plugins import Retry
+from flafka.sources.spooldir import tracker as tracker_module
+from flafka.sources.spooldir.tracker import FileOffset, State, Tracker
 from tests.sources.spooldir_running import make, names, put, read_anew, start
 
 

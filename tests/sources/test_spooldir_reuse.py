@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sources.spooldir import tracker as tracker_module
-from sources.spooldir.birth import birth
-from sources.spooldir.tracker import LEFT_NAME
+from flafka.sources.spooldir import tracker as tracker_module
+from flafka.sources.spooldir.birth import birth
+from flafka.sources.spooldir.tracker import LEFT_NAME
 from tests.sources.spooldir_running import names, put, read, read_anew, start
 
 COARSE = 5

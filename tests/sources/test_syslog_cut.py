@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sources.syslog import MultiportSyslogTcp, SyslogTcp
+from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp
 from tests.conformance.adapters.syslog_driven import received, source_of
 from tests.fixtures.examples import examples
 from tests.soak.hostile import SHARED, Frames

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sources.syslog.framing import BETWEEN, COUNTED_MAX, Intake, SyslogFramer, cut_together
-from sources.syslog.parser import CUT, REST
+from flafka.sources.syslog.framing import BETWEEN, COUNTED_MAX, Intake, SyslogFramer, cut_together
+from flafka.sources.syslog.parser import CUT, REST
 from tests.fixtures.examples import examples
 
 

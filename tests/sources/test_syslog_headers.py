@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sources.connections import plain
-from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
-from sources.syslog import names as names_module
-from sources.syslog.framing import SyslogFramer
-from sources.syslog.names import HostNames
-from sources.syslog.parser import parse
-from sources.syslog.reading import Reading
+from flafka.sources.connections import plain
+from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
+from flafka.sources.syslog import names as names_module
+from flafka.sources.syslog.framing import SyslogFramer
+from flafka.sources.syslog.names import HostNames
+from flafka.sources.syslog.parser import parse
+from flafka.sources.syslog.reading import Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_running import Running
 

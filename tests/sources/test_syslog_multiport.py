@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.services.running import until
-from plugins import Event, Retry
-from sources.syslog import MultiportSyslogTcp
-from sources.syslog.parser import parse
-from sources.syslog.reading import MULTIPORT, Reading
+from flafka.agent.services.running import until
+from flafka.plugins import Event, Retry
+from flafka.sources.syslog import MultiportSyslogTcp
+from flafka.sources.syslog.parser import parse
+from flafka.sources.syslog.reading import MULTIPORT, Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_frames import NOW, by_columns, mutated
 from tests.sources.syslog_plain import reference_time

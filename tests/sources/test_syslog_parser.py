@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sources.syslog import few
-from sources.syslog.columns import LOOK_AHEAD
-from sources.syslog.parser import CUT, REST, STATUS, parse
-from sources.syslog.reading import FIELDS, MULTIPORT, SINGLE, Reading
+from flafka.sources.syslog import few
+from flafka.sources.syslog.columns import LOOK_AHEAD
+from flafka.sources.syslog.parser import CUT, REST, STATUS, parse
+from flafka.sources.syslog.reading import FIELDS, MULTIPORT, SINGLE, Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_frames import LINES, NOW, UTC_READING, by_columns, events, mutated
 from tests.sources.syslog_plain import reference

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from agent.services.running import until
-from plugins import Components, hookimpl
-from sources.syslog import SyslogTcp
-from sources.syslog.framing import MAX_EVENTS
+from flafka.agent.services.running import until
+from flafka.plugins import Components, hookimpl
+from flafka.sources.syslog import SyslogTcp
+from flafka.sources.syslog.framing import MAX_EVENTS
 from tests.sources.syslog_running import Running
 from tests.sources.syslog_tcp_running import connect, make
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from agent.services.running import until
-from plugins import Retry
+from flafka.agent.services.running import until
+from flafka.plugins import Retry
 from tests.sources.syslog_running import Running
 from tests.sources.syslog_tcp_running import connect, make
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from sources.syslog.parser import parse
-from sources.syslog.reading import Reading
+from flafka.sources.syslog.parser import parse
+from flafka.sources.syslog.reading import Reading
 from tests.sources.syslog_frames import NOW, UTC_READING, events
 from tests.sources.syslog_plain import EPOCH
 

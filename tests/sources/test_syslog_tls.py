@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from agent.services.running import until
-from plugins import Retry
-from sources.syslog import SyslogTcp
+from flafka.agent.services.running import until
+from flafka.plugins import Retry
+from flafka.sources.syslog import SyslogTcp
 from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 from tests.sources.syslog_running import Running

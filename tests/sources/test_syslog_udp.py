@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from agent.services.running import until
-from plugins import Retry
-from sources.syslog import SyslogUdp
+from flafka.agent.services.running import until
+from flafka.plugins import Retry
+from flafka.sources.syslog import SyslogUdp
 from tests.sources.syslog_running import Running
 
 needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")

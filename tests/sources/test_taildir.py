@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from plugins import Components, hookimpl
-from sources.taildir import TaildirSource
-from sources.taildir.tail import MAX_LINE
+from flafka.plugins import Components, hookimpl
+from flafka.sources.taildir import TaildirSource
+from flafka.sources.taildir.tail import MAX_LINE
 from tests.fixtures.examples import examples
 from tests.sources.taildir_running import (
     LOGHUB,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sources.taildir import TaildirConfig, TaildirSource
+from flafka.sources.taildir import TaildirConfig, TaildirSource
 from tests.fixtures.processes import Forked
 from tests.sources.descriptors import open_files
 from tests.sources.taildir_running import append, start
@@ -64,7 +64,7 @@ def test_it_works_without_hints(
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     if why == "too many instances":
-        monkeypatch.setattr("sources.taildir.watch.InotifyFD", refused)
+        monkeypatch.setattr("flafka.sources.taildir.watch.InotifyFD", refused)
     source = start(tmp_path, inotify=str(why != "not wanted"))
     assert [path for path in open_files(tmp_path) if "inotify" in path] == []
     assert caplog.text.count("files are checked periodically instead") == (why != "not wanted")

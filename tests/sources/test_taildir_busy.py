@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sources.taildir import TaildirSource
-from sources.taildir.tail import Tail
+from flafka.sources.taildir import TaildirSource
+from flafka.sources.taildir.tail import Tail
 from tests.fixtures.examples import examples
 from tests.sources.taildir_running import append, bodies, start
 

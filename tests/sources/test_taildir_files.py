@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import until
+from flafka.agent.services.running import until
 from tests.sources.descriptors import open_files
 from tests.sources.taildir_running import (
     append,

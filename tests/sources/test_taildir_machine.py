@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from sources.taildir import TaildirSource
+from flafka.sources.taildir import TaildirSource
 from tests.fixtures.examples import examples
 from tests.sources.descriptors import open_files
 from tests.sources.taildir_running import kill, process, start

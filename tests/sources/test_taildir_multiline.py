@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sources.taildir import TaildirConfig, TaildirSource
+from flafka.sources.taildir import TaildirConfig, TaildirSource
 from tests.fixtures.examples import examples
 from tests.sources.taildir_running import append, bodies, kill, positions, process, start
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import until
-from sources.taildir import TaildirSource
-from sources.taildir.names import Names
+from flafka.agent.services.running import until
+from flafka.sources.taildir import TaildirSource
+from flafka.sources.taildir.names import Names
 from tests.fixtures.processes import Forked
 from tests.sources.taildir_running import append, bodies, kill, positions, start
 from tests.sources.test_taildir_busy import files_lost, lost, reading
@@ -98,7 +98,7 @@ def test_a_file_that_was_gone_before_it_could_be_opened_is_counted_and_degrades_
     assert str(log) in source.metrics.degraded()
     assert not source.metrics.last_error, "it works: nobody is to end it"
     now = time.monotonic()
-    monkeypatch.setattr("sources.taildir.source.time.monotonic", lambda: now + 601)
+    monkeypatch.setattr("flafka.sources.taildir.source.time.monotonic", lambda: now + 601)
     assert not source.metrics.degraded()
     monkeypatch.undo()
     source.close()
@@ -187,8 +187,8 @@ def test_a_process_that_ends_at_once_degrades_health_and_is_started_less_and_les
 ) -> None:
     broken = tmp_path / "opener.py"
     broken.write_text("raise ValueError('it cannot')")
-    monkeypatch.setattr("sources.taildir.names.opener.__file__", str(broken))
-    monkeypatch.setattr("sources.taildir.names._RESTART_SECONDS", 0.01)
+    monkeypatch.setattr("flafka.sources.taildir.names.opener.__file__", str(broken))
+    monkeypatch.setattr("flafka.sources.taildir.names._RESTART_SECONDS", 0.01)
     (tmp_path / "logs").mkdir()
     source = begin(tmp_path)
     append(tmp_path / "logs" / "log.a", b"1\n")
@@ -360,7 +360,7 @@ def test_a_compressed_copy_that_could_not_be_unpacked_is_tried_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sources.taildir.copies.unpack", full)
+        patched.setattr("flafka.sources.taildir.copies.unpack", full)
         source._files.idle_seconds = 60.0
         assert bodies(source) == []
         trouble = f"{log}.1.gz cannot be unpacked, it is tried again: No space left on device"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sources.taildir.opener import InotifyEvent, Opener
+from flafka.sources.taildir.opener import InotifyEvent, Opener
 
 CREATE, DELETE, IGNORED = 0x100, 0x200, 0x8000
 

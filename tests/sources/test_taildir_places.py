@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sources.taildir.places import Places
-from sources.taildir.tail import Mark, Tail
+from flafka.sources.taildir.places import Places
+from flafka.sources.taildir.tail import Mark, Tail
 from tests.fixtures.examples import examples
 
 PATHS = ("a", "b", "c")

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import FlafkaError
+from flafka.plugins import FlafkaError
 from tests.fixtures.examples import examples, some
 from tests.sources.taildir_running import append, bodies, kill, make, positions, start
 
@@ -105,14 +105,14 @@ class Written:
         told: list[str] = []
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: told.append(record.getMessage())
-        logging.getLogger("sources.taildir").addHandler(handler)
+        logging.getLogger("flafka.sources.taildir").addHandler(handler)
         source = make(self.directory, inotify="false")
         try:
             source.open()
             return Counter(bodies(source)), "\n".join(told)
         finally:
             source.close()
-            logging.getLogger("sources.taildir").removeHandler(handler)
+            logging.getLogger("flafka.sources.taildir").removeHandler(handler)
 
 
 NAMES = (b"log.a", b"log.b", b"log.c")

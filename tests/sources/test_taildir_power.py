@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sources.taildir import TaildirSource
-from sources.taildir import positions as positions_module
+from flafka.sources.taildir import TaildirSource
+from flafka.sources.taildir import positions as positions_module
 from tests.fixtures.examples import some
 from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 from tests.sources.taildir_running import append, bodies, make, start

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from plugins import FlafkaError, Retry
-from sources.taildir import TaildirConfig
-from sources.taildir.groups import FileGroup
+from flafka.plugins import FlafkaError, Retry
+from flafka.sources.taildir import TaildirConfig
+from flafka.sources.taildir.groups import FileGroup
 from tests.sources.taildir_running import (
     append,
     bodies,
@@ -128,7 +128,8 @@ def test_a_limit_of_the_kernels_reports_is_named(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(
-        "sources.taildir.watch.Names" if number == errno.EMFILE else "sources.taildir.watch.Names.add", refuse
+        "flafka.sources.taildir.watch.Names" if number == errno.EMFILE else "flafka.sources.taildir.watch.Names.add",
+        refuse,
     )
     source = start(tmp_path)
     append(tmp_path / "logs" / "log.a", b"1\n")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import until
-from sources.taildir import TaildirSource
+from flafka.agent.services.running import until
+from flafka.sources.taildir import TaildirSource
 from tests.sources.taildir_running import append, bodies, positions
 from tests.sources.test_taildir_names import Begin, begin, news
 

@@ -16,12 +16,12 @@ from thriftpy2.protocol.compact import TCompactProtocol
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TFramedTransport, TMemoryBuffer, TSocket
 
-from agent.services.running import until
-from plugins import Batch, Event
-from plugins.shared.flumeevent import encode
-from plugins.shared.rpcevents import RpcBatchBuilder
-from plugins.shared.thriftrpc import PROTOCOLS, Kind, ThriftFrames, ThriftStatus, frame
-from sources.thrift import ThriftSource, ThriftSourceConfig
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared.flumeevent import encode
+from flafka.plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.plugins.shared.thriftrpc import PROTOCOLS, Kind, ThriftFrames, ThriftStatus, frame
+from flafka.sources.thrift import ThriftSource, ThriftSourceConfig
 from tests.plugins.certificates import certificate
 from tests.sources import calling
 from tests.sources.calling import EVENTS, HELLO
@@ -291,7 +291,7 @@ def test_mutations_of_a_good_request_never_disturb_others(name, seed):
 
 def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
     """Frames that begin and do not end, more of them than there is room for, beside a client that works."""
-    monkeypatch.setattr("sources.rpc.BUDGET", 1 << 20)
+    monkeypatch.setattr("flafka.sources.rpc.BUDGET", 1 << 20)
     properties = {"maxRequestBytes": str(1 << 20), "frameTimeout": "2"}
     with Running(**properties) as running, Client(running) as healthy, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(running)) for _ in range(50)]

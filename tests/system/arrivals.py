@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from agent.services import ServiceError
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.services import ServiceError
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 from tests.conformance import real_files
 from tests.conformance.arrival import Collector, Run
 from tests.fixtures.opensearch import OpenSearchCluster

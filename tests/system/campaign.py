@@ -13,11 +13,11 @@ from pathlib import Path
 
 from kafka import KafkaAdminClient
 
-from agent.audit.reconciliation import HdfsReader, read_topic
-from agent.services.hdfs import NAMENODE, HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from plugins import Components
+from flafka.agent.audit.reconciliation import HdfsReader, read_topic
+from flafka.agent.services.hdfs import NAMENODE, HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Components
 from tests.system.evidence import Evidence, Snapshot
 from tests.system.kafka_running import abort_transaction
 from tests.system.proc import command_of, family_of, marked
@@ -294,7 +294,7 @@ class Campaign:
     def _kill_spark(self, what: str) -> None:
         """The driver, or its JVM; the agent lives on, all that belonged to them goes, and both are started again."""
         assert self.agent is not None
-        (driver,) = (pid for pid in self._processes() if "agent.runner.spark.driver" in command_of(pid))
+        (driver,) = (pid for pid in self._processes() if "flafka.agent.runner.spark.driver" in command_of(pid))
         family = family_of(driver)
         (victim,) = [pid for pid in family if "SparkSubmit" in command_of(pid)] if what == "jvm" else [driver]
         self._note(what)

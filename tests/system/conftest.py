@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.services.kafka import KafkaCluster
-from channels.kafka import KafkaChannel
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.channels.kafka import KafkaChannel
 from tests.system.kafka_running import open_channel
 from tests.system.running import unique
 
@@ -21,7 +21,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A look at an agent's figures or at a topic takes a processor for up to 30 ms, from servers that tests wait for.
     """
-    monkeypatch.setattr("agent.services.running.LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("flafka.agent.services.running.LONGEST_PAUSE", 0.1)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from plugins import Batch, Event, Origin, Rejected, Sink
+from flafka.plugins import Batch, Event, Origin, Rejected, Sink
 
 TIME = 1_700_000_000_000
 """When the first record came."""

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from agent.audit.reconciliation import HdfsReader, lines, reconcile
-from plugins import Taken
+from flafka.agent.audit.reconciliation import HdfsReader, lines, reconcile
+from flafka.plugins import Taken
 
 _WITHIN_A_LINE = bytes.maketrans(b"\r\n", b"rn")
 

@@ -9,11 +9,11 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import until
-from channels.kafka import KafkaChannel, KafkaChannelConfig
-from channels.kafka.records import ARROW, FORMAT, encode
-from plugins import Batch, Event, PartitionClaim, Reader, Taken
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import until
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
+from flafka.channels.kafka.records import ARROW, FORMAT, encode
+from flafka.plugins import Batch, Event, PartitionClaim, Reader, Taken
 
 
 class RebalanceListener:

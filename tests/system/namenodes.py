@@ -7,11 +7,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import Java, find_java
-from agent.services.cluster import HOST, java_command
-from agent.services.hdfs import NAMENODE, HdfsCluster, _jmx
-from agent.services.running import until
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import Java, find_java
+from flafka.agent.services.cluster import HOST, java_command
+from flafka.agent.services.hdfs import NAMENODE, HdfsCluster, _jmx
+from flafka.agent.services.running import until
 
 SECOND = "namenode-2"
 NAMENODES = {NAMENODE: "nn1", SECOND: "nn2"}

@@ -7,8 +7,8 @@ import os
 import urllib.request
 from typing import Any
 
-from agent.jvm.spark import spark_home
-from agent.services.yarn import YarnCluster
+from flafka.agent.jvm.spark import spark_home
+from flafka.agent.services.yarn import YarnCluster
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live for seconds."""

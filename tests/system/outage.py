@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_ports
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, free_ports
 from tests.interop.jvm import Application, interceptors
 from tests.system.running import ROOT, in_topic, kafka_channel, unique
 

@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_ports, until
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, free_ports, until
 from tests.system.running import in_topic, kafka_channel, unique
 
 PATIENCE_SECONDS = 3

@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from agent.audit.reconciliation import HdfsReader, Reconciliation, lines, read_topic, reconcile
-from agent.services.cluster import Cluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from plugins import Components, Event, KafkaBackedChannel, Retry
+from flafka.agent.audit.reconciliation import HdfsReader, Reconciliation, lines, read_topic, reconcile
+from flafka.agent.services.cluster import Cluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.plugins import Components, Event, KafkaBackedChannel, Retry
 
 ROOT = Path(__file__).parents[2]
 NO_HDFS = "HDFS is away: no NameNode answers, or none is active, at {}"
@@ -29,7 +29,7 @@ KAFKA = cast(type[KafkaBackedChannel[Any]], Components().get("channel", "kafka")
 def agent_command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run another `agent` command to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "agent", *arguments],
+        [sys.executable, "-m", "flafka", *arguments],
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import happybase
 
-from agent.audit.reconciliation import differences, hbase_rows, read_topic, solr_documents
-from agent.audit.reconciliation import stored as by_id
-from agent.services.cluster import Cluster
-from agent.services.hbase import MASTER, THRIFT, HBaseCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_ports
-from agent.services.solr import SOLR, SolrCluster
-from plugins import Batch, Event, Retry
-from sinks.avro import AvroSink, AvroSinkConfig
+from flafka.agent.audit.reconciliation import differences, hbase_rows, read_topic, solr_documents
+from flafka.agent.audit.reconciliation import stored as by_id
+from flafka.agent.services.cluster import Cluster
+from flafka.agent.services.hbase import MASTER, THRIFT, HBaseCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, free_ports
+from flafka.agent.services.solr import SOLR, SolrCluster
+from flafka.plugins import Batch, Event, Retry
+from flafka.sinks.avro import AvroSink, AvroSinkConfig
 from tests.fixtures.cores import create_core
 from tests.system.running import KAFKA, kafka_channel, unique
 

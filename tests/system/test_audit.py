@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import agent_command, kafka_channel, send, unique
 from tests.system.test_kafka_ends import create
 

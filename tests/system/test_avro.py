@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from plugins import Batch, Event, Retry
-from sinks.avro import AvroSink, AvroSinkConfig
-from sinks.thrift import ThriftSink, ThriftSinkConfig
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Batch, Event, Retry
+from flafka.sinks.avro import AvroSink, AvroSinkConfig
+from flafka.sinks.thrift import ThriftSink, ThriftSinkConfig
 from tests.fixtures.ports import free_port
 from tests.system.running import in_topic, kafka_channel, unique
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.solr import SolrCluster
 from bench.__main__ import NAMES
 from bench.frame import Bench
 from bench.frame.kafka import Topic
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.solr import SolrCluster
 
 IN_A_PROCESS = """
 import sys
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
 from bench import spark
 from bench.frame import Bench
 from bench.frame.kafka import Topic

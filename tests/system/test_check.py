@@ -4,8 +4,8 @@ import json
 import socket
 from pathlib import Path
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import free_ports
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import free_ports
 from tests.system.running import NO_HDFS, agent_command, hdfs_sink, kafka_channel, unique
 
 MISTAKEN = """\

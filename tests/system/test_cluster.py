@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 
-from agent.services import ServiceError
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
+from flafka.agent.services import ServiceError
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
 
 
 def create_topic(cluster: KafkaCluster, name: str, **options: object) -> None:
@@ -57,7 +57,7 @@ def test_three_brokers_with_a_controller(kafka_cluster: KafkaCluster) -> None:
 
 def test_a_second_start_finds_the_first(kafka_cluster: KafkaCluster) -> None:
     before = pids(kafka_cluster)
-    program = "import sys; from agent.services.kafka import KafkaCluster; KafkaCluster(sys.argv[1]).start()"
+    program = "import sys; from flafka.agent.services.kafka import KafkaCluster; KafkaCluster(sys.argv[1]).start()"
     command = [sys.executable, "-c", program, str(kafka_cluster.directory)]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
     assert pids(kafka_cluster) == before

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from agent.cli.cluster import cluster
-from agent.cli.group import group
-from agent.cli.topic import topic
-from agent.services.kafka import KafkaCluster
-from agent.services.process import await_ready
-from plugins.shared.offsets import OffsetMetadata
+from flafka.agent.cli.cluster import cluster
+from flafka.agent.cli.group import group
+from flafka.agent.cli.topic import topic
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.process import await_ready
+from flafka.plugins.shared.offsets import OffsetMetadata
 
 agent = click.Group(commands=[cluster, topic, group])
 SOON = 0.05
@@ -35,7 +35,7 @@ Run = Callable[..., Result]
 def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command line, `run("topic list")`, with the test's cluster as the user's own."""
     monkeypatch.setenv("FLAFKA_CLUSTER_DIR", str(kafka_cluster.directory))
-    monkeypatch.setattr("agent.cli.group.OUTSIDE_SECONDS", SOON)
+    monkeypatch.setattr("flafka.agent.cli.group.OUTSIDE_SECONDS", SOON)
 
     def run(line: str, code: int = 0) -> Result:
         result = CliRunner().invoke(agent, shlex.split(line))
@@ -303,7 +303,7 @@ def test_group_reset_stands_though_a_commit_from_outside_was_under_way(
             commit(kafka_cluster, name, log, 5, 2, metadata=before)
 
     commit(kafka_cluster, name, log, 4, 1, metadata=before)
-    monkeypatch.setattr("agent.cli.group.time.sleep", driver)
+    monkeypatch.setattr("flafka.agent.cli.group.time.sleep", driver)
     done = run(f"group reset {name} --to 0 --topic {log}:0 --yes", code=int(often > 1))
     assert f"a commit that was under way has undone this for {log}-0" in done.stderr
     (first, _), untouched = said(kafka_cluster, name)
@@ -325,7 +325,7 @@ def test_group_reset_stands_no_more_where_somebody_reads_meanwhile(
             else:
                 sleep(seconds)
 
-        monkeypatch.setattr("agent.cli.group.time.sleep", driver)
+        monkeypatch.setattr("flafka.agent.cli.group.time.sleep", driver)
         done = run("group reset joined --to latest --yes", code=1)
         assert f"has undone this for {log}-0, {log}-1, and group joined is being read by a-reader" in done.stderr
 

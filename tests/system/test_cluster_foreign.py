@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient
 
-from agent.cli.group import group
-from agent.cli.topic import topic
-from agent.services import ServiceError, kafka
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.cli.group import group
+from flafka.agent.cli.topic import topic
+from flafka.agent.services import ServiceError, kafka
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import agent_command, kafka_channel, unique
 
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from agent.services import ServiceError
-from agent.services.cluster import listening
-from agent.services.kafka import KafkaCluster
-from agent.services.running import until
+from flafka.agent.services import ServiceError
+from flafka.agent.services.cluster import listening
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import until
 from tests.system.running import agent_command
 from tests.system.test_cluster import consume, create_topic, produce
 

@@ -2,9 +2,9 @@
 
 import uuid
 
-from agent.services.kafka import KafkaCluster
-from channels.kafka import KafkaChannel
-from plugins import conformance
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.channels.kafka import KafkaChannel
+from flafka.plugins import conformance
 from tests.fixtures.kit import exercises
 
 

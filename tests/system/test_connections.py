@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import connected, send
 
 FLEET = 12_000
@@ -62,7 +62,7 @@ def line(text: str) -> bytes:
 
 @pytest.mark.usefixtures("files")
 def test_a_fleet_is_heard(tmp_path: Path) -> None:
-    command = ("sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, "-m", "agent", "start")
+    command = ("sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
     (tmp_path / "out").mkdir()
     with (
         RunningAgent(tmp_path / "a", configured(tmp_path), command=command) as agent,

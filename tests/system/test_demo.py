@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services import ServiceError
-from agent.services.running import until
+from flafka.agent.services import ServiceError
+from flafka.agent.services.running import until
 from tests.system.running import ROOT
 
 
@@ -19,7 +19,7 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     temporary, log = tmp_path / "tmp", tmp_path / "log"
     temporary.mkdir()
     with log.open("wb") as out:
-        command = [sys.executable, "-m", "agent", "demo", "--exit"]
+        command = [sys.executable, "-m", "flafka", "demo", "--exit"]
         demo = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, stdout=out, stderr=out
         )

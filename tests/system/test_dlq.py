@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.deadletters.letters import PART_BYTES, DeadLetter, FileDeadLetters, KafkaDeadLetters
-from agent.services.kafka import KafkaCluster
-from plugins import Event, EventId, KafkaStream
+from flafka.agent.runner.deadletters.letters import PART_BYTES, DeadLetter, FileDeadLetters, KafkaDeadLetters
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.plugins import Event, EventId, KafkaStream
 from tests.system.running import agent_command, kafka_channel, unique
 
 CONFIGURATION = "a1.channels = c1\na1.sinks = k1\na1.sinks.k1.type = null\na1.sinks.k1.channel = c1\n"

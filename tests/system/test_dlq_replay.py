@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from agent.config import load
-from agent.runner.deadletterreplay import replayer_of
-from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters, KafkaDeadLetters
-from agent.runner.deadletters.stored import StoredDeadLetter, read
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from agent.services.solr import SolrCluster
-from plugins import Components, Event, EventId, KafkaStream, Retry
+from flafka.agent.config import load
+from flafka.agent.runner.deadletterreplay import replayer_of
+from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters, KafkaDeadLetters
+from flafka.agent.runner.deadletters.stored import StoredDeadLetter, read
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins import Components, Event, EventId, KafkaStream, Retry
 from tests.fixtures.cores import create_core
 from tests.system.running import ROOT, agent_command, in_topic, kafka_channel, unique
 from tests.system.test_proofs_dead_letters import tailed
@@ -33,8 +33,8 @@ from tests.system.test_solr_sink import documents
 DIES_IN_THE_THIRD_LOT = """
 import itertools, os, signal, sys
 from confluent_kafka import Consumer, TopicPartition
-import agent.runner.deadletterreplay as replay
-from agent.cli import main
+import flafka.agent.runner.deadletterreplay as replay
+from flafka.agent.cli import main
 
 servers, topic = sys.argv.pop(1), sys.argv.pop(1)
 marker, calls = replay.marker, itertools.count(1)

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.cli import start
-from agent.config import load
-from agent.runner import drain
-from agent.runner.agent import member_id
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from plugins import Components
+from flafka.agent.cli import start
+from flafka.agent.config import load
+from flafka.agent.runner import drain
+from flafka.agent.runner.agent import member_id
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Components
 from tests.system.running import kafka_channel, unique
 
 EVENTS = [b"event %03d" % number for number in range(300)]

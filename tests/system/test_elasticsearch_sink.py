@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import RunningAgent
-from plugins import Event, EventId, PartitionClaim, Retry, conformance
-from plugins.conformance.samples import sample_events
-from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Event, EventId, PartitionClaim, Retry, conformance
+from flafka.plugins.conformance.samples import sample_events
+from flafka.sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.fixtures.kit import exercises
 from tests.fixtures.opensearch import OPENSEARCH, OpenSearchCluster
 from tests.fixtures.ports import free_port

@@ -27,13 +27,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.cli import main
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from agent.services.solr import SolrCluster
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins import Components
 from tests.fixtures.cores import create_core
 from tests.fixtures.ports import free_port
 from tests.system.running import in_hdfs, kafka_channel, send, unique
@@ -169,7 +169,7 @@ def configuration(
         "sources.udp": "host = 127.0.0.1\nport = 0",
         "sources.ports": "host = 127.0.0.1\nports = 0",
         "sources.text": f"{local}0",
-        "sources.datagrams": f"{local}0",
+        "flafka.sources.datagrams": f"{local}0",
         "sources.web": f"{local}0",
         "sources.command": f"command = seq -f command_%.0f 0 {EACH - 1}",
         "sources.drop": f"spoolDir = {directory}/drop",
@@ -309,7 +309,7 @@ class Tap:
     def __init__(self, scene: Scene, component: str) -> None:
         words = ["tap", component, "-c", str(scene.agent.file), "--json", "--limit", str(EACH)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agent", *words],
+            [sys.executable, "-m", "flafka", *words],
             env={**os.environ, "XDG_STATE_HOME": str(scene.state)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

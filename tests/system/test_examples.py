@@ -19,12 +19,12 @@ import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from agent.services.solr import SolrCluster
-from plugins import Batch, Event
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins import Batch, Event
 from tests.fixtures.ports import free_port
 from tests.system.running import KAFKA, ROOT, agent_command, in_hdfs, in_topic
 from tests.system.test_kafka_ends import bodies, create, produce

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.failing.campaign import Campaign
 from tests.failing.operations import compiler, library
 
@@ -26,7 +26,7 @@ def test_events_are_stored_or_a_component_is_failing(tmp_path: Path, seed: int, 
 
 def test_an_agent_without_open_files_answers_again_once_it_has_some(tmp_path: Path) -> None:
     """The agent logs a few lines of that, where asyncio would write thousands of tracebacks."""
-    limited = ("sh", "-c", 'ulimit -n 48; exec "$@"', "sh", sys.executable, "-m", "agent", "start")
+    limited = ("sh", "-c", 'ulimit -n 48; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
     with RunningAgent(tmp_path, FEW_FILES.format(directory=tmp_path), command=limited) as agent:
         port = agent.port("s1")
         agent.healthy()

@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer
 from kafka import KafkaAdminClient
 
-from agent.audit.reconciliation import reconcile
-from agent.config import load
-from agent.runner.agent import Agent
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import until
-from plugins import (
+from flafka.agent.audit.reconciliation import reconcile
+from flafka.agent.config import load
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import until
+from flafka.plugins import (
     Batch,
     CommittingSink,
     Components,

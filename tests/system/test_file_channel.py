@@ -9,8 +9,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.system.running import fill, hdfs_sink, in_hdfs, small_disk, unique
 

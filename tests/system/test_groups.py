@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from agent.audit.reconciliation import solr_documents
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.services.solr import SolrCluster
-from plugins.shared.offsets import OffsetMetadata
+from flafka.agent.audit.reconciliation import solr_documents
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins.shared.offsets import OffsetMetadata
 from tests.fixtures.cores import create_core
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_drain import create, put

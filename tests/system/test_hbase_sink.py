@@ -10,14 +10,14 @@ from typing import Any
 import happybase
 import pytest
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import find_java
-from agent.services.cluster import HOST, listening
-from agent.services.hbase import THRIFT, HBaseCluster
-from agent.services.process import await_ready
-from agent.services.running import until
-from plugins import Batch, Event, Origin, Retry, conformance
-from sinks.hbase import HBaseConfig, HBaseSink
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.cluster import HOST, listening
+from flafka.agent.services.hbase import THRIFT, HBaseCluster
+from flafka.agent.services.process import await_ready
+from flafka.agent.services.running import until
+from flafka.plugins import Batch, Event, Origin, Retry, conformance
+from flafka.sinks.hbase import HBaseConfig, HBaseSink
 from tests.fixtures.kit import exercises
 from tests.fixtures.ports import free_port
 from tests.system.delivering import TIME, batch, deliver

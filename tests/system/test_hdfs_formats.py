@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent.jvm.jars import ensure_all
-from agent.jvm.java import find_java
-from agent.services.hdfs import HdfsCluster
-from plugins import Batch, Event, Origin, PartitionClaim
-from sinks.hdfs import HdfsConfig, HdfsSink
+from flafka.agent.jvm.jars import ensure_all
+from flafka.agent.jvm.java import find_java
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.plugins import Batch, Event, Origin, PartitionClaim
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink
 
 CLAIM = PartitionClaim("cluster", "formats", "t0p1c", "group", 0, 0)
 EVENTS = 30_000

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.sinks.served_webhdfs import ServedWebHdfs, served_webhdfs
 
 pytestmark = pytest.mark.usefixtures("servers")

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.services.hdfs import HdfsCluster
-from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Receipt, Retry, conformance
-from sinks.hdfs import HdfsConfig, HdfsSink, webhdfs
-from sinks.hdfs.webhdfs import WebHdfs
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.plugins import Batch, Conflict, Event, Origin, PartitionClaim, Receipt, Retry, conformance
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink, webhdfs
+from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.fixtures.kit import exercises
 from tests.fixtures.ports import free_port
 

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from agent.services.running import until
-from channels.kafka import producing
-from plugins import Batch, Conflict, Event, FlafkaError, Retry
-from plugins.shared.offsets import OffsetMetadata
+from flafka.agent.services.running import until
+from flafka.channels.kafka import producing
+from flafka.plugins import Batch, Conflict, Event, FlafkaError, Retry
+from flafka.plugins.shared.offsets import OffsetMetadata
 from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
 
 

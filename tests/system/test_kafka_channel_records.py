@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.services.running import until
-from channels.kafka import producing, records
-from plugins import Batch, Event, Rejected, Retry
+from flafka.agent.services.running import until
+from flafka.channels.kafka import producing, records
+from flafka.plugins import Batch, Event, Rejected, Retry
 from tests.system.kafka_running import RebalanceListener, alter, contents, events, open_channel, take
 from tests.system.running import in_topic
 

@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from plugins import Batch, Conflict, Event, EventId, Origin, PartitionClaim, Rejected, Retry, conformance
-from plugins.shared import flumeevent
-from sinks.kafka import KafkaSink
-from sinks.kafka.plain import PlainKafkaSink
-from sinks.kafka.topics import Topics
-from sources.kafka import KafkaSource
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.plugins import Batch, Conflict, Event, EventId, Origin, PartitionClaim, Rejected, Retry, conformance
+from flafka.plugins.shared import flumeevent
+from flafka.sinks.kafka import KafkaSink
+from flafka.sinks.kafka.plain import PlainKafkaSink
+from flafka.sinks.kafka.topics import Topics
+from flafka.sources.kafka import KafkaSource
 from tests.fixtures.kit import exercises
 from tests.system.kafka_running import alter
 from tests.system.running import kafka_channel, unique

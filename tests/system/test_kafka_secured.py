@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from agent.services.running import RunningAgent
-from plugins import Retry, Unreachable
-from plugins.shared.kafkaerrors import metadata
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Retry, Unreachable
+from flafka.plugins.shared.kafkaerrors import metadata
 from tests.fixtures.secured import SecuredKafka
 from tests.system.running import agent_command, send, unique
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.fixtures.ports import free_port
 from tests.system.running import hdfs_sink, in_hdfs, kafka_channel, send, unique
 
@@ -63,7 +63,7 @@ a1.sources.s1.channels = c1
 {kafka_channel(kafka_cluster.bootstrap_servers, unique("logged"))}
 {hdfs_sink(hdfs_cluster.webhdfs, root)}
 """
-            command = (sys.executable, "-m", "agent", "start", "--log-format", form)
+            command = (sys.executable, "-m", "flafka", "start", "--log-format", form)
             agents[form] = running.enter_context(RunningAgent(tmp_path / form, text, command=command))
         for form, agent in agents.items():
             agent.until(lambda a=agent: a.get("/readyz")[0] == 200, "the agent to be ready")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 
 ROOT = Path(__file__).parents[2]
 
 HEAD = """\
-from plugins import Batch, Config, Event, Interceptor, Sink, Source, hookimpl
+from flafka.plugins import Batch, Config, Event, Interceptor, Sink, Source, hookimpl
 
 """
 GOOD = (
@@ -62,7 +62,7 @@ def _digest(text: str) -> str:
 
 
 def agent(*arguments: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agent", *arguments]
+    command = [sys.executable, "-m", "flafka", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONSAFEPATH": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
@@ -306,62 +306,3 @@ def test_what_a_component_gives_wrongly_is_named_and_other_components_work(
     deaf = re.search(r"a1.sources.deaf: wrong_plugin.Deaf .* does not stop: it is in batches\(\) at (\S+);", log)
     assert deaf is not None
     assert deaf[1] == f"{wrong / 'wrong_plugin.py'}:{line_of('        threading.Event().wait()')}"
-
-
-# --- other distributions with packages of our names
-
-
-def copied(target: Path) -> None:
-    """The project as pip installs it: beside its packages the module that the command begins in."""
-    packages = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
-    files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
-    modules = {str(file.relative_to(ROOT)): file.read_text() for file in [ROOT / "flafka.py", *files]}
-    modules["agent/conf/flafka.conf"] = (ROOT / "conf/flafka.conf").read_text()
-    install(target, "flafka", modules, "\n".join(f"{name} = {name}" for name in packages[2:]))
-
-
-@pytest.mark.parametrize("package", ["channels", "plugins", "sources", "sinks", "interceptors"])
-def test_a_package_of_another_distribution_that_hides_one_of_ours_is_told(tmp_path: Path, package: str) -> None:
-    other = tmp_path / "other"
-    install(other, "Other", {f"{package}/__init__.py": "theirs = 1\n"})
-    for command in (["check", "-c", str(configuration(tmp_path, "seq"))], ["--help"]):
-        said = agent(*command, path=[other, ROOT])
-        assert (said.returncode, said.stdout) == (2, "")
-        assert said.stderr == (
-            f"error: the package '{package}' at {other / package / '__init__.py'} is that of Other 1.0, and hides "
-            f"Flafka's at {ROOT / package / '__init__.py'}: give Flafka a virtual environment of its own: python3 -m "
-            "venv flafka && flafka/bin/pip install flafka, with PYTHONPATH unset\n"
-        )
-
-
-def test_even_where_the_package_agent_is_another_one_s(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    install(other, "Other", {"agent/__init__.py": "theirs = 1\n"})
-    environment = {**os.environ, "PYTHONPATH": f"{other}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", "from flafka import main; main()", "check"]
-    said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert said.returncode == 2
-    assert "the package 'agent' at" in said.stderr
-
-
-def test_a_distribution_in_the_same_place_is_told_whichever_came_last(tmp_path: Path) -> None:
-    target, file = tmp_path / "installed", configuration(tmp_path, "seq")
-    copied(target)
-    theirs = {"channels/__init__.py": "theirs = 1\n", "channels/layers.py": ""}
-    ours = (target / "channels/__init__.py").read_text()
-    assert agent("check", "--strict", "-c", str(file), path=[target]).returncode == 0
-    install(tmp_path / "apart", "Channels", theirs)
-    for name in ("channels/__init__.py", "channels/layers.py"):
-        (target / name).write_text(theirs[name])
-    (tmp_path / "apart/Channels-1.0.dist-info").rename(target / "Channels-1.0.dist-info")
-
-    said = agent("check", "-c", str(file), path=[target])
-    assert said.returncode == 2
-    assert said.stderr.startswith("error: Channels 1.0 has overwritten Flafka's package 'channels' at ")
-    assert "give Flafka a virtual environment of its own" in said.stderr
-
-    (target / "channels/__init__.py").write_text(ours)
-    said = agent("check", "-c", str(file), path=[target])
-    assert said.returncode == 0
-    assert "warning: Channels 1.0 has a package 'channels', too, and its files are overwritten" in said.stdout
-    assert agent("check", "--strict", "-c", str(file), path=[target]).returncode == 2

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.processors import logins
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_proofs_dead_letters import dead_letters

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.processors import logins
 from tests.system.running import agent_command, kafka_channel, unique

@@ -11,10 +11,10 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
 HOSTILE = {"up": "../../up", "dots": "..", "within": "a/../b", "own": ".flafka/chain", "nul": "a\\u0000b"}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from plugins import Batch, Event
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.plugins import Batch, Event
 from tests.system.running import KAFKA, hdfs_sink, in_hdfs, kafka_channel, reconciliation, unique
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
 from tests.system.running import (
     connected,
     hdfs_sink,

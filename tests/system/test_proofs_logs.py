@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import ROOT, hdfs_sink, in_topic, kafka_channel, reconciliation, unique
 
 LOGS = ROOT.parent / "shared" / "data" / "loghub"

@@ -4,9 +4,9 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import (
     fill,
     hdfs_sink,

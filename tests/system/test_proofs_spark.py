@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.services.solr import SolrCluster
-from plugins.shared.kafkaoffsets import committed
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins.shared.kafkaoffsets import committed
 from tests.fixtures.cores import create_core
 from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
@@ -37,7 +37,10 @@ def driver_of(agent: RunningAgent) -> int:
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == agent.process.pid and b"agent.runner.spark.driver" in (directory / "cmdline").read_bytes():
+            if (
+                parent == agent.process.pid
+                and b"flafka.agent.runner.spark.driver" in (directory / "cmdline").read_bytes()
+            ):
                 return int(directory.name)
         except OSError:
             continue
@@ -107,7 +110,7 @@ def test_runners_are_switched_in_the_middle_of_a_batch(
     solr_cluster: SolrCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.services.running.LONGEST_PAUSE", 0.05)  # files are on their way for a moment
+    monkeypatch.setattr("flafka.agent.services.running.LONGEST_PAUSE", 0.05)  # files are on their way for a moment
     topic, out = unique("switched"), create(kafka_cluster, unique("switched-out"))
     root, url = f"/switched/{topic}", create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hbase import HBaseCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from agent.services.solr import SolrCluster
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.solr import SolrCluster
 from tests.fixtures.cores import create_core
 from tests.system.running import kafka_channel, unique
 from tests.system.stores import Campaign, Plan, hbase_sink, solr_sink, stored, table_of

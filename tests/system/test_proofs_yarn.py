@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
 from tests.system.onyarn import kill, live, running, small, state, submit
 from tests.system.running import ROOT, hdfs_sink, in_hdfs, in_topic, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import batch, opened
@@ -49,7 +49,7 @@ Start = Callable[[str], RunningAgent]
 @pytest.fixture
 def start(tmp_path: Path, yarn_cluster: YarnCluster, lean_python: Path) -> Start:
     """An agent of that configuration, each time with the same directory of state."""
-    command = (str(lean_python), "-m", "agent", "start")
+    command = (str(lean_python), "-m", "flafka", "start")
     environment = {"HADOOP_CONF_DIR": str(yarn_cluster.conf), "PYTHONPATH": str(ROOT)}
     return lambda configuration: RunningAgent(tmp_path, configuration, environment=environment, command=command)
 

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.fixtures.ports import free_port
 from tests.system.running import ROOT
 
@@ -18,7 +18,7 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from agent.cli import main
+from flafka.agent.cli import main
 main()
 """
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.migration import migrate
-from plugins import Components
+from flafka.agent.config.migration import migrate
+from flafka.plugins import Components
 from tests.conformance import real_files
 from tests.conformance.arrival import LINES
 from tests.conformance.outputs import compared

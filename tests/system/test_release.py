@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -121,11 +121,11 @@ def test_the_wheel_holds_what_it_needs_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
         entries = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
-    packages = {"agent", "plugins", "sources", "channels", "interceptors", "sinks", "flafka.py"}
+    packages = {"flafka"}
     assert {name.partition("/")[0] for name in names} - packages == {f"flafka-{PROJECT['version']}.dist-info"}
-    wanted = ("agent/py.typed", "plugins/py.typed", "agent/conf/quickstart.conf", "agent/monitoring/page/index.html")
+    wanted = ("flafka/py.typed", "flafka/agent/conf/quickstart.conf", "flafka/agent/monitoring/page/index.html")
     assert {*wanted} <= {*names}
-    assert "agent = flafka:main" in entries
+    assert "agent = flafka.__main__:main" in entries
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
@@ -138,7 +138,7 @@ def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str
     environment = installed(tmp_path / "venv", str(wheel), python=str(python))
     assert agent(environment, tmp_path / "x", "--version") == f"agent, version {PROJECT['version']}\n"
 
-    quickstart = next(environment.glob("lib/*/site-packages/agent/conf/quickstart.conf"))
+    quickstart = next(environment.glob("lib/*/site-packages/flafka/agent/conf/quickstart.conf"))
     variables = dict.fromkeys(os.environ, None) | elsewhere(tmp_path) | {"XDG_STATE_HOME": None}
     variables |= {"QUICKSTART_PORT": "0", "QUICKSTART_DIR": str(tmp_path / "quickstart")}
     configuration = quickstart.read_text() + "a1.monitoring.port = 0\n"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.system.running import agent_command
 
@@ -184,7 +184,7 @@ def test_a_terminal_that_is_closed_ends_the_agent_but_for_nohup(
     port = free_port()
     (home / "agent.conf").write_text(configuration(home, port, 0, "a1.monitoring.port = 0"))
     log = home / "log"
-    command = [*under, sys.executable, "-m", "agent", "start", "-c", str(home / "agent.conf")]
+    command = [*under, sys.executable, "-m", "flafka", "start", "-c", str(home / "agent.conf")]
     child, terminal = pty.fork()
     if not child:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may be under nohup

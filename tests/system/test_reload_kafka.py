@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 from tests.system.running import unique
 from tests.system.test_reload import Load, arrived, outcome, sink

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.agent.alerting import firing, look
 from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate

@@ -21,17 +21,17 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
-from agent.cli import main
-from agent.runner.local import alone
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from agent.services.solr import SolrCluster
-from plugins import EventId
-from plugins.shared.kafkaclient import CONSUMER
-from plugins.shared.kafkaoffsets import read_up_to
+from flafka.agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
+from flafka.agent.cli import main
+from flafka.agent.runner.local import alone
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins import EventId
+from flafka.plugins.shared.kafkaclient import CONSUMER
+from flafka.plugins.shared.kafkaoffsets import read_up_to
 from tests.fixtures.cores import create_core
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
@@ -40,8 +40,8 @@ EVENTS = 300
 """Of the span that is replayed."""
 DIES_AMID_THE_SECOND_COMMIT = """
 import itertools, os, signal
-import sinks.hdfs.chain as chain
-from agent.cli import main
+import flafka.sinks.hdfs.chain as chain
+from flafka.agent.cli import main
 
 publish, calls = chain.Chain._publish, itertools.count(1)
 

@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from agent.services.running import RunningAgent
+from flafka.agent.services.running import RunningAgent
 from tests.fixtures.ports import free_port
 
 CONFIGURATION = """

@@ -9,10 +9,10 @@ import happybase
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.solr import SolrCluster
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.solr import SolrCluster
 from tests.docs.samples import ON_SERVERS, run
 from tests.fixtures.cores import create_core
 from tests.fixtures.opensearch import OpenSearchCluster

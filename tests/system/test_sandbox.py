@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.hbase import HBaseCluster
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.solr import SOLR, SolrCluster
+from flafka.agent.services.hbase import HBaseCluster
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.solr import SOLR, SolrCluster
 from tests.system.running import agent_command
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.running import until
+from flafka.agent.services.running import until
 from tests.system.running import ROOT
 
 UNIT = ROOT / "conf/systemd/agent.service"

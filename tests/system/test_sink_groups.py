@@ -7,8 +7,8 @@ import signal
 import threading
 from pathlib import Path
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_ports
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, free_ports
 from tests.system.running import in_topic, kafka_channel, unique
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from agent.services.running import RunningAgent
-from agent.services.solr import SOLR, SolrCluster
-from plugins import Event, Retry, conformance
-from plugins.conformance.samples import sample_events
-from sinks.solr import SolrConfig, SolrSink
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.solr import SOLR, SolrCluster
+from flafka.plugins import Event, Retry, conformance
+from flafka.plugins.conformance.samples import sample_events
+from flafka.sinks.solr import SolrConfig, SolrSink
 from tests.fixtures.cores import create_core
 from tests.fixtures.kit import exercises
 from tests.system.delivering import batch, deliver

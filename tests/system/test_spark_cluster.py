@@ -16,18 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.spark.master import ask_master
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
-from agent.services.spark import MASTER, WORKERS, SparkCluster
+from flafka.agent.runner.spark.master import ask_master
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
+from flafka.agent.services.spark import MASTER, WORKERS, SparkCluster
 from tests.system.running import ROOT, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
 from tests.system.test_proofs_formats import put
 
 PLUGIN = '''
 import sys
 from pathlib import PurePath
-from plugins import Config, Event, Interceptor, hookimpl
+from flafka.plugins import Config, Event, Interceptor, hookimpl
 from workplaces.words import SAID
 
 class Workplace(Interceptor[Config]):
@@ -161,7 +161,7 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
 
     more()
     environment = install(tmp_path / "installed")
-    command = (str(lean_python), "-m", "agent", "start")
+    command = (str(lean_python), "-m", "flafka", "start")
     with RunningAgent(tmp_path, configuration, environment=environment, command=command) as agent:
         checked = agent_command("check", "-c", str(agent.file), "--connect", environment=environment)
         assert f" on {spark_cluster.address}; its workers need a {spark_cluster.python.name}," in checked.stdout

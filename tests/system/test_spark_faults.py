@@ -22,11 +22,11 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, until
-from agent.services.solr import SolrCluster
-from plugins.shared.kafkaclient import QUIET
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent, until
+from flafka.agent.services.solr import SolrCluster
+from flafka.plugins.shared.kafkaclient import QUIET
 from tests.fixtures.cores import create_core
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.stores import solr_sink

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import RunningAgent
 from tests.system.running import agent_command, in_topic, kafka_channel, unique
 
 BATCH = 500

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.cli.start import SAME_SECONDS
-from agent.services.hdfs import HdfsCluster
-from agent.services.kafka import KafkaCluster
-from agent.services.running import PATIENCE_SECONDS, RunningAgent
+from flafka.agent.cli.start import SAME_SECONDS
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.running import PATIENCE_SECONDS, RunningAgent
 from tests.fixtures.ports import free_port
 from tests.system.running import NO_HDFS, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
@@ -168,7 +168,7 @@ a1.sinks.k1.channel = c1
 
 PLUGIN = '''
 from collections.abc import Iterator
-from plugins import Batch, Component, Config, Event, Interceptor, Sink, Source, hookimpl
+from flafka.plugins import Batch, Component, Config, Event, Interceptor, Sink, Source, hookimpl
 
 
 class Flaky(Source[Config]):

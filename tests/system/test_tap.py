@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.monitoring.taps import reachable, receive
-from agent.services.running import RunningAgent
+from flafka.agent.monitoring.taps import reachable, receive
+from flafka.agent.services.running import RunningAgent
 
 EVENTS = 400_000
 CONFIGURATION = f"""
@@ -44,7 +44,7 @@ def test_no_event_is_lost_or_doubled_beside_readers(tmp_path: Path) -> None:
             stuck.sendall(json.dumps({"component": "s1.i1"}).encode() + b"\n")
             assert receive(stuck)[0]["component"] == "a1.sources.s1.interceptors.i1"
             words = ["tap", "sources.s1", "-c", str(agent.file), "--json", "--limit", "100"]
-            command = [sys.executable, "-m", "agent", *words]
+            command = [sys.executable, "-m", "flafka", *words]
             # It may come too late to see any of them, and is told so then; in time, it shows what passes.
             reader = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == EVENTS, "all events")

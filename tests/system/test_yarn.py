@@ -16,18 +16,18 @@ from pathlib import Path
 import pyhdfs
 import pytest
 
-from agent.audit.reconciliation import HdfsReader
-from agent.services.kafka import KafkaCluster
-from agent.services.yarn import NODEMANAGER, RESOURCEMANAGER, YarnCluster
-from agent.yarn.kept import DRAFT_SECONDS
+from flafka.agent.audit.reconciliation import HdfsReader
+from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.yarn import NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from flafka.agent.yarn.kept import DRAFT_SECONDS
 from tests.system.onyarn import small
 from tests.system.running import ROOT, agent_command, kafka_channel, unique
 
 UPLOAD = """
 import os, signal, sys, time
 from pathlib import Path
-from agent.cli import main
-from agent.yarn import kept
+from flafka.agent.cli import main
+from flafka.agent.yarn import kept
 
 home, turn, *arguments = sys.argv[1:]
 kept.spark_home = lambda: Path(home)  # 400 MB of jars would be uploaded in the same way

@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agent.options import AgentOptions
-from agent.runner.spark.session import _placed
-from agent.services.cluster import site_xml
-from agent.services.running import until
-from agent.yarn import application, resourcemanager
-from agent.yarn.application import Application, YarnApplication, be_alone, plain, tag_of
-from agent.yarn.hadoop import hadoop_configuration
-from agent.yarn.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
-from plugins import Caution, Retry
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.spark.session import _placed
+from flafka.agent.services.cluster import site_xml
+from flafka.agent.services.running import until
+from flafka.agent.yarn import application, resourcemanager
+from flafka.agent.yarn.application import Application, YarnApplication, be_alone, plain, tag_of
+from flafka.agent.yarn.hadoop import hadoop_configuration
+from flafka.agent.yarn.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
+from flafka.plugins import Caution, Retry
 from tests.fixtures.ports import free_port
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
-from agent.services.cluster import site_xml
-from agent.yarn.hadoop import hadoop_configuration
-from plugins import Components, FlafkaError
+from flafka.agent.config import load
+from flafka.agent.services.cluster import site_xml
+from flafka.agent.yarn.hadoop import hadoop_configuration
+from flafka.plugins import Components, FlafkaError
 
 CONFIGURATION = """
 a1.channels = c1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from plugins import Event, EventId
+from flafka.plugins import Event, EventId
 
 ANYTHING = "…"
 """What stands in a cause for what is particular to an event."""

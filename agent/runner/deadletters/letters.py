@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.options import AgentOptions
-from agent.sidetopics import producer_to
-from agent.state import state_directory
-from agent.topology import ChannelSpec
-from plugins import (
+from flafka.agent.options import AgentOptions
+from flafka.agent.sidetopics import producer_to
+from flafka.agent.state import state_directory
+from flafka.agent.topology import ChannelSpec
+from flafka.plugins import (
     Batch,
     Channel,
     Event,
@@ -32,8 +32,8 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.shared.disk import make_directory, sync_directory
-from plugins.shared.kafkaclient import BROKEN, reason
+from flafka.plugins.shared.disk import make_directory, sync_directory
+from flafka.plugins.shared.kafkaclient import BROKEN, reason
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.runner.deadletters.causes import cause_of, common
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from flafka.agent.runner.deadletters.causes import cause_of, common
+from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
 
 AGAIN_SECONDS = 60.0
 """The same of the same component is said at most so often."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from agent.topology import Tolerance
-from plugins import Retry
+from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from flafka.agent.topology import Tolerance
+from flafka.plugins import Retry
 
 HELD_BYTES = 16 << 20
 """So much may wait for the commit."""

@@ -10,18 +10,18 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from agent.runner.deadletters.letters import (
+from flafka.agent.runner.deadletters.letters import (
     VERSION,
     DeadLetters,
     FileDeadLetters,
     KafkaDeadLetters,
     check_version,
 )
-from agent.topology import AgentSpec, ChannelSpec
-from plugins import Event, EventId, KafkaStream, Retry
-from plugins.shared.kafkaclient import CONSUMER, stream_client
-from plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
-from plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.agent.topology import AgentSpec, ChannelSpec
+from flafka.plugins import Event, EventId, KafkaStream, Retry
+from flafka.plugins.shared.kafkaclient import CONSUMER, stream_client
+from flafka.plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
+from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from agent.runner.deadletters.letters import DeadLetters
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinks import SinkRunner
-from agent.topology import SinkSpec
-from plugins import Retry
-from plugins.installed import at_work
+from flafka.agent.runner.deadletters.letters import DeadLetters
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.topology import SinkSpec
+from flafka.plugins import Retry
+from flafka.plugins.installed import at_work
 
 SINK_FAILURE_SECONDS = 60.0
 """Longest time for which the sink may fail, and longest time of its end."""

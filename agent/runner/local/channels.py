@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.audit.publishing import AUDIT_INTERVAL_SECONDS, Audit
-from agent.monitoring.latency import took
-from agent.monitoring.taps import Taps
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from agent.runner.supervise import Worker
-from plugins import Batch, Channel, FlafkaError, Reader, RebalanceListener, Rejected, Retry
+from flafka.agent.audit.publishing import AUDIT_INTERVAL_SECONDS, Audit
+from flafka.agent.monitoring.latency import took
+from flafka.agent.monitoring.taps import Taps
+from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from flafka.agent.runner.supervise import Worker
+from flafka.plugins import Batch, Channel, FlafkaError, Reader, RebalanceListener, Rejected, Retry
 
 Placed = Callable[[], None]
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from agent.audit.publishing import Tallies
-from agent.runner.delivery import Delivery, Range
-from plugins import Conflict, NotCommitted, PartitionClaim, Reader
+from flafka.agent.audit.publishing import Tallies
+from flafka.agent.runner.delivery import Delivery, Range
+from flafka.plugins import Conflict, NotCommitted, PartitionClaim, Reader
 
 
 class Commits:

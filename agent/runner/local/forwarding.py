@@ -10,13 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from agent.runner.deadletters.letters import DeadLetters, letters_of_records
-from agent.runner.local.channels import ChannelRunner, HalfStored
-from agent.runner.local.outage import GATE_SECONDS, Outage
-from agent.runner.retries import Backoff, Retries, told
-from plugins import Batch, FlafkaError, PartitionClaim, Reader, Taken
-from plugins.errors import ANY_FAILURE
-from plugins.threads import start_thread
+from flafka.agent.runner.deadletters.letters import DeadLetters, letters_of_records
+from flafka.agent.runner.local.channels import ChannelRunner, HalfStored
+from flafka.agent.runner.local.outage import GATE_SECONDS, Outage
+from flafka.agent.runner.retries import Backoff, Retries, told
+from flafka.plugins import Batch, FlafkaError, PartitionClaim, Reader, Taken
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.threads import start_thread
 
 FORWARDER_CHECK_SECONDS = 0.2
 """Interval at which the threads of an overflow check whether they have to stop."""

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from plugins import Batch
-from plugins.threads import THREAD_START_SECONDS, start_thread
+from flafka.plugins import Batch
+from flafka.plugins.threads import THREAD_START_SECONDS, start_thread
 
 
 @dataclass(eq=False)

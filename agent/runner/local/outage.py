@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from agent.runner.local.channels import ChannelRunner
-from plugins import Metrics, Reader, Taken
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.plugins import Metrics, Reader, Taken
 
 GATE_SECONDS = 1.0
 """The longest time for which sources wait when an overflow is about to end."""

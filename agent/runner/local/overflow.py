@@ -12,13 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ClassVar
 
-from agent.audit.publishing import Audit
-from agent.runner.deadletters.letters import DeadLetters
-from agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
-from agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
-from agent.runner.local.outage import COUNTED, GATE_SECONDS, Outage
-from agent.runner.retries import told
-from plugins import Batch, Channel, KafkaBackedChannel, Retry, Unreachable
+from flafka.agent.audit.publishing import Audit
+from flafka.agent.runner.deadletters.letters import DeadLetters
+from flafka.agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
+from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
+from flafka.agent.runner.local.outage import COUNTED, GATE_SECONDS, Outage
+from flafka.agent.runner.retries import told
+from flafka.plugins import Batch, Channel, KafkaBackedChannel, Retry, Unreachable
 
 MOST_PUTS = 1000
 """Threads for puts at once, made as they are needed: a source has its own bound."""

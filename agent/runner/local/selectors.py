@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.topology import Route, SelectorSpec
-from plugins import Batch
+from flafka.agent.topology import Route, SelectorSpec
+from flafka.plugins import Batch
 
 
 class Routed(NamedTuple):

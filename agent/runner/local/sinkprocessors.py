@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from agent.topology import Policy, SinkProcessorSpec
+from flafka.agent.topology import Policy, SinkProcessorSpec
 
 FIRST_PENALTY = 2.0
 MOST_DOUBLINGS = 16

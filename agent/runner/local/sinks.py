@@ -7,20 +7,20 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from agent.audit.publishing import Tallies
-from agent.runner.deadletters.letters import DeadLetters
-from agent.runner.delivery import Delivery, Ranges
-from agent.runner.held import Held
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.commits import Commits
-from agent.runner.local.sinkprocessors import sink_processor_of
-from agent.runner.moving import CommitLogMove
-from agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, told
-from agent.topology import SinkGroupSpec, SinkSpec
-from plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
-from plugins.errors import ANY_FAILURE, MISUSE_SECONDS, CommitLogElsewhere
-from plugins.installed import described_method
-from plugins.threads import start_thread
+from flafka.agent.audit.publishing import Tallies
+from flafka.agent.runner.deadletters.letters import DeadLetters
+from flafka.agent.runner.delivery import Delivery, Ranges
+from flafka.agent.runner.held import Held
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.commits import Commits
+from flafka.agent.runner.local.sinkprocessors import sink_processor_of
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, told
+from flafka.agent.topology import SinkGroupSpec, SinkSpec
+from flafka.plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
+from flafka.plugins.errors import ANY_FAILURE, MISUSE_SECONDS, CommitLogElsewhere
+from flafka.plugins.installed import described_method
+from flafka.plugins.threads import start_thread
 
 TAKE_SECONDS = 0.1
 ROUND_SECONDS = 5.0

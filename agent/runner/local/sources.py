@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
-from agent.monitoring.latency import took
-from agent.monitoring.taps import Taps
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from agent.runner.delivery import intercepted
-from agent.runner.local.channels import ChannelRunner, HalfStored, Placed
-from agent.runner.local.inflight import InFlight
-from agent.runner.local.optional import OPTIONAL_PUT_SECONDS, Late, OptionalPuts
-from agent.runner.local.selectors import Routed, Selector
-from agent.runner.local.turns import Turns
-from agent.runner.retries import Backoff
-from agent.runner.supervise import Worker, close
-from agent.topology import SourceSpec
-from plugins import Batch, Interceptor, Metrics, Source, Unwritable
-from plugins.errors import ANY_FAILURE, Misuse
-from plugins.installed import at_work, described, described_method
+from flafka.agent.monitoring.latency import took
+from flafka.agent.monitoring.taps import Taps
+from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from flafka.agent.runner.delivery import intercepted
+from flafka.agent.runner.local.channels import ChannelRunner, HalfStored, Placed
+from flafka.agent.runner.local.inflight import InFlight
+from flafka.agent.runner.local.optional import OPTIONAL_PUT_SECONDS, Late, OptionalPuts
+from flafka.agent.runner.local.selectors import Routed, Selector
+from flafka.agent.runner.local.turns import Turns
+from flafka.agent.runner.retries import Backoff
+from flafka.agent.runner.supervise import Worker, close
+from flafka.agent.topology import SourceSpec
+from flafka.plugins import Batch, Interceptor, Metrics, Source, Unwritable
+from flafka.plugins.errors import ANY_FAILURE, Misuse
+from flafka.plugins.installed import at_work, described, described_method
 
 
 class SourceRunner(Worker):

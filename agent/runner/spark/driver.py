@@ -1,4 +1,4 @@
-"""The driver process: `python -m agent.runner.spark.driver`, started and watched by the agent.
+"""The driver process: `python -m flafka.agent.runner.spark.driver`, started and watched by the agent.
 
 Reads a pickled `Job` from its standard input, and reports counters as lines of JSON on its standard output. Ends at
 SIGTERM, after the micro-batch under way, or when the agent is gone and so closes the standard input. Ends also when
@@ -22,24 +22,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.jvm import ServiceError
-from agent.logs import log_to_stderr
-from agent.onyarn import OnYarn, agent_on_yarn
-from agent.options import YARN, is_local
-from agent.runner.deadletters.letters import dead_letters_of
-from agent.runner.deadletters.notices import Heard
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.moving import CommitLogMove
-from agent.runner.retries import Retries
-from agent.runner.spark import failures
-from agent.runner.spark.gateway import Gateway, kill_gateway
-from agent.runner.spark.job import GAVE_UP, Job, SinkJob
-from agent.runner.spark.processing import Processing
-from agent.runner.spark.progress import listener, report, report_application, report_end, report_rejected
-from agent.runner.spark.query import Query
-from agent.runner.spark.session import start_session, stop_session
-from agent.stacks import tell
-from plugins import FlafkaError, Retry, StreamingSink
+from flafka.agent.jvm import ServiceError
+from flafka.agent.logs import log_to_stderr
+from flafka.agent.onyarn import OnYarn, agent_on_yarn
+from flafka.agent.options import YARN, is_local
+from flafka.agent.runner.deadletters.letters import dead_letters_of
+from flafka.agent.runner.deadletters.notices import Heard
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.retries import Retries
+from flafka.agent.runner.spark import failures
+from flafka.agent.runner.spark.gateway import Gateway, kill_gateway
+from flafka.agent.runner.spark.job import GAVE_UP, Job, SinkJob
+from flafka.agent.runner.spark.processing import Processing
+from flafka.agent.runner.spark.progress import listener, report, report_application, report_end, report_rejected
+from flafka.agent.runner.spark.query import Query
+from flafka.agent.runner.spark.session import start_session, stop_session
+from flafka.agent.stacks import tell
+from flafka.plugins import FlafkaError, Retry, StreamingSink
 
 log = logging.getLogger("spark")
 
@@ -208,7 +208,7 @@ def reason(failure: str, sink: SinkJob | None = None) -> str:
         for number, line in enumerate(lines):
             # Of a failure of Java's, py4j says first which call it was.
             if line.strip() and not line[0].isspace() and not line.startswith("py4j."):
-                said = re.sub(r"^plugins\.errors\.\w+: ", "", line.strip(": "))
+                said = re.sub(r"^flafka\.plugins\.errors\.\w+: ", "", line.strip(": "))
                 notes = [text.strip() for text in lines[number + 1 :] if text.startswith(NOTE)]
                 return "; ".join([said + _place(end, sink), *notes[:1]])
     if java := _JAVA.search(failure):

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import javaproperties
 
-from agent.jvm.jars import ensure
-from agent.jvm.java import find_java
-from agent.jvm.logs import last_error, tail
-from agent.jvm.spark import JVM
-from agent.onyarn import hadoop_configuration
-from agent.options import YARN, is_local
-from agent.runner.spark.workplace import used
-from plugins import Retry, require
+from flafka.agent.jvm.jars import ensure
+from flafka.agent.jvm.java import find_java
+from flafka.agent.jvm.logs import last_error, tail
+from flafka.agent.jvm.spark import JVM
+from flafka.agent.onyarn import hadoop_configuration
+from flafka.agent.options import YARN, is_local
+from flafka.agent.runner.spark.workplace import used
+from flafka.plugins import Retry, require
 
 JVM_START_SECONDS = 180.0
 

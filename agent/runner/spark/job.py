@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from agent.audit.publishing import Tallies, audit_of
-from agent.audit.sums import Sum
-from agent.options import AgentOptions
-from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of, letters_of_records
-from agent.runner.deadletters.notices import Causes, Heard
-from agent.runner.delivery import Delivery, Range, Ranges, by_id, intercepted, opened
-from agent.topology import ChannelSpec, SinkSpec
-from plugins import (
+from flafka.agent.audit.publishing import Tallies, audit_of
+from flafka.agent.audit.sums import Sum
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of, letters_of_records
+from flafka.agent.runner.deadletters.notices import Causes, Heard
+from flafka.agent.runner.delivery import Delivery, Range, Ranges, by_id, intercepted, opened
+from flafka.agent.topology import ChannelSpec, SinkSpec
+from flafka.plugins import (
     EventId,
     Interceptor,
     KafkaBackedChannel,
@@ -31,7 +31,7 @@ from plugins import (
     StreamingSink,
     Taken,
 )
-from plugins.shared.frames import to_arrow
+from flafka.plugins.shared.frames import to_arrow
 
 InterceptorCounts = dict[str, tuple[dict[str, float], str]]
 """By the interceptor's name: what it has counted, and its latest failure in words."""
@@ -246,7 +246,7 @@ class EventsTask(_Task):
         self.keep_dead_letters = keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """From records to events, columns as `plugins.shared.frames.EVENTS` says."""
+        """From records to events, columns as `flafka.plugins.shared.frames.EVENTS` says."""
         logging.basicConfig(level=logging.INFO)
         channel: KafkaBackedChannel = self.job.channel.make()
         kept = dead_letters_of(self.agent, self.job.channel, channel, self.options)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from agent.web import page
+from flafka.agent.web import page
 
 
 def ask_master(host: str, port: int) -> dict[str, Any] | None:

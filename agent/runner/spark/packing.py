@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from agent.jvm.jars import cache_directory
-from plugins import FlafkaError
-from plugins.installed import GROUP
+from flafka.agent.jvm.jars import cache_directory
+from flafka.plugins import FlafkaError
+from flafka.plugins.installed import GROUP
 
 log = logging.getLogger("spark")
 
@@ -67,7 +67,7 @@ def importable(path: Iterable[str]) -> tuple[Files, Files]:
             _add(code, (e for e in _entries(directory) if e.suffix in (".py", ".so") or (e / "__init__.py").exists()))
     # An editable installation need not be on the path.
     plugins = {entry.module.partition(".")[0] for entry in importlib.metadata.entry_points(group=GROUP)}
-    for name in sorted({"agent", "plugins"} | plugins):
+    for name in sorted({"flafka"} | plugins):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin and f"{name}.py" not in code and f"{name}/__init__.py" not in code:
             place = Path(spec.origin)

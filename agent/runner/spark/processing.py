@@ -13,15 +13,23 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from agent.monitoring.latency import BATCH
-from agent.runner.deadletters.notices import Causes, both
-from agent.runner.delivery import intercepted, opened
-from agent.runner.spark import failures
-from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing, merge_events, sum_counts
-from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
-from agent.runner.spark.query import Clock, most_records, read_topic
-from agent.runner.spark.sample import stream_of, write_micro_batch
-from plugins import (
+from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.runner.deadletters.notices import Causes, both
+from flafka.agent.runner.delivery import intercepted, opened
+from flafka.agent.runner.spark import failures
+from flafka.agent.runner.spark.job import (
+    EventsTask,
+    InterceptorCounts,
+    Job,
+    SinkJob,
+    Summing,
+    merge_events,
+    sum_counts,
+)
+from flafka.agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
+from flafka.agent.runner.spark.query import Clock, most_records, read_topic
+from flafka.agent.runner.spark.sample import stream_of, write_micro_batch
+from flafka.plugins import (
     Batch,
     Conflict,
     Event,
@@ -32,10 +40,10 @@ from plugins import (
     Retry,
     StreamingSink,
 )
-from plugins.shared.frames import EVENTS
-from plugins.shared.kafkaclient import create_topic, reason, stream_client
-from plugins.shared.kafkatimes import REQUEST_SECONDS
-from plugins.shared.offsets import RecordsLost, begins_late
+from flafka.plugins.shared.frames import EVENTS
+from flafka.plugins.shared.kafkaclient import create_topic, reason, stream_client
+from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.plugins.shared.offsets import RecordsLost, begins_late
 
 log = logging.getLogger("spark")
 

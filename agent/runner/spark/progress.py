@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from agent.monitoring.latency import BATCH
-from agent.runner.deadletters.notices import Causes
+from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.runner.deadletters.notices import Causes
 
 Offsets = dict[int, int]
 """By partition."""

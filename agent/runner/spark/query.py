@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent.audit.publishing import audit_of
-from agent.options import AgentOptions
-from agent.runner.deadletters.rejections import Rejections
-from agent.runner.moving import CommitLogMove
-from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
-from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
-from plugins import (
+from flafka.agent.audit.publishing import audit_of
+from flafka.agent.options import AgentOptions
+from flafka.agent.runner.deadletters.rejections import Rejections
+from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
+from flafka.agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
+from flafka.plugins import (
     CommittingSink,
     Conflict,
     FlafkaError,
@@ -33,8 +33,8 @@ from plugins import (
     Retry,
     Sink,
 )
-from plugins.shared.kafkaproperties import java_properties
-from plugins.shared.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
+from flafka.plugins.shared.kafkaproperties import java_properties
+from flafka.plugins.shared.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
 
 log = logging.getLogger("spark")
 

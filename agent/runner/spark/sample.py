@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plugins import Batch, Event, FlafkaError, Origin
-from plugins.shared.frames import EVENTS, to_arrow
+from flafka.plugins import Batch, Event, FlafkaError, Origin
+from flafka.plugins.shared.frames import EVENTS, to_arrow
 
 
 def read_samples(file: Path) -> list[Event]:

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from agent.jvm.spark import brings_environment, own_address, workers_python
-from agent.onyarn import OnYarn, hadoop_configuration, session_on_yarn
-from agent.options import YARN, AgentOptions, is_local, masters
-from agent.runner.spark.gateway import Gateway, connector, start_gateway
-from agent.runner.spark.packing import pack
-from plugins import Retry
+from flafka.agent.jvm.spark import brings_environment, own_address, workers_python
+from flafka.agent.onyarn import OnYarn, hadoop_configuration, session_on_yarn
+from flafka.agent.options import YARN, AgentOptions, is_local, masters
+from flafka.agent.runner.spark.gateway import Gateway, connector, start_gateway
+from flafka.agent.runner.spark.packing import pack
+from flafka.plugins import Retry
 
 log = logging.getLogger("spark")
 

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agent.runner.deadletters.notices import Causes
-from agent.runner.retries import Retries, told, worked
-from agent.runner.spark.gateway import ended
-from agent.runner.spark.job import Job, SinkJob
-from agent.runner.spark.workplace import workplace
-from agent.state import state_directory
-from agent.topology import AgentSpec, SinkSpec
-from plugins import Metrics, Retry
-from plugins.errors import ANY_FAILURE
-from plugins.threads import start_thread
+from flafka.agent.runner.deadletters.notices import Causes
+from flafka.agent.runner.retries import Retries, told, worked
+from flafka.agent.runner.spark.gateway import ended
+from flafka.agent.runner.spark.job import Job, SinkJob
+from flafka.agent.runner.spark.workplace import workplace
+from flafka.agent.state import state_directory
+from flafka.agent.topology import AgentSpec, SinkSpec
+from flafka.plugins import Metrics, Retry
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.threads import start_thread
 
 log = logging.getLogger("spark")
 
@@ -101,7 +101,7 @@ class SparkRunner:
 
     def _run_in(self, directory: str) -> int:
         process = self.process = subprocess.Popen(
-            [sys.executable, "-m", "agent.runner.spark.driver"],
+            [sys.executable, "-m", "flafka.agent.runner.spark.driver"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"SPARK_LOCAL_DIRS": directory, **os.environ, "TMPDIR": directory},

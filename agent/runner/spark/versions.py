@@ -7,14 +7,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from agent.jvm import ServiceError
-from agent.jvm.jars import read_lock
-from agent.jvm.java import find_java
-from agent.jvm.spark import brings_environment, own_address, workers_python
-from agent.onyarn import described, wrong_with_files, wrong_with_yarn
-from agent.options import YARN, AgentOptions, is_local, masters
-from agent.runner.spark.master import ask_master, master_version
-from plugins import Caution, FlafkaError
+from flafka.agent.jvm import ServiceError
+from flafka.agent.jvm.jars import read_lock
+from flafka.agent.jvm.java import find_java
+from flafka.agent.jvm.spark import brings_environment, own_address, workers_python
+from flafka.agent.onyarn import described, wrong_with_files, wrong_with_yarn
+from flafka.agent.options import YARN, AgentOptions, is_local, masters
+from flafka.agent.runner.spark.master import ask_master, master_version
+from flafka.plugins import Caution, FlafkaError
 
 UI_PORT = "spark.conf.spark.master.ui.port"
 PYTHON = "{}.{}".format(*sys.version_info)

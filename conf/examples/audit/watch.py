@@ -5,7 +5,7 @@ import pandas as pd
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from agent.audit.sums import Ledger, read
+from flafka.agent.audit.sums import Ledger, read
 
 
 def alerts(events, options):

@@ -4,7 +4,7 @@ import pandas as pd
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from plugins.shared.frames import json_body
+from flafka.plugins.shared.frames import json_body
 
 SCHEMA = "user string, at timestamp, place string, item string"
 

@@ -26,7 +26,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from plugins import Components
+from flafka.plugins import Components
 
 REPOSITORY = Path(__file__).parents[3]
 

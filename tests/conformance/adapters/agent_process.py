@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
-from agent.config import load
-from agent.runner.agent import Agent
-from agent.topology import AgentSpec
-from plugins import Components
+from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.runner.agent import Agent
+from flafka.agent.topology import AgentSpec
+from flafka.plugins import Components
 from tests.conformance.adapters.taildir import Run
 
 CONFIGURATION = """

@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from plugins import Batch, Event
-from plugins.shared.avrorpc import PROTOCOL_HASH
-from sinks.avro import AvroSink, AvroSinkConfig
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared.avrorpc import PROTOCOL_HASH
+from flafka.sinks.avro import AvroSink, AvroSinkConfig
 from tests.sources.calling import Running
 
 HEADERS = {"k": "v"}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sinks.bucketpath import BucketPath
+from flafka.sinks.bucketpath import BucketPath
 
 
 def op_bucket_path(input: dict[str, Any]) -> Any:

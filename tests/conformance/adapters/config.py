@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from agent.config import load
-from agent.config.diagnostics import Diagnostic, DiagnosticCollector
-from agent.config.properties import LISTS, agents_in, last_wins, parse, words
+from flafka.agent.config import load
+from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector
+from flafka.agent.config.properties import LISTS, agents_in, last_wins, parse, words
 from tests.conformance.adapters import cases, components
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pydantic
 
-from agent.config.properties import BLANKS
-from plugins import Config, option
+from flafka.agent.config.properties import BLANKS
+from flafka.plugins import Config, option
 
 INT, LONG = {"ge": -(2**31), "le": 2**31 - 1}, {"ge": -(2**63), "le": 2**63 - 1}
 KINDS: dict[str, tuple[Any, dict[str, int]]] = {

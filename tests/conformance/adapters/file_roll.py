@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plugins import Batch, Event
-from sinks.file_roll import FileRollConfig, FileRollSink
+from flafka.plugins import Batch, Event
+from flafka.sinks.file_roll import FileRollConfig, FileRollSink
 
 
 def op_file_roll(input: dict[str, Any]) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from plugins import Batch, Event, Origin, PartitionClaim, Rejected
-from sinks.hdfs import HdfsConfig, HdfsSink
+from flafka.plugins import Batch, Event, Origin, PartitionClaim, Rejected
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
 CLAIM = PartitionClaim("cluster", "topic", "id", "group", 0, 0)

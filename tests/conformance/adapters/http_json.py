@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sources.http.handlers import HandlerError, json
+from flafka.sources.http.handlers import HandlerError, json
 
 
 def op_json_handler(input: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-from channels.memory import MemoryChannel, MemoryConfig
+from flafka.channels.memory import MemoryChannel, MemoryConfig
 from tests.sources.test_http import Running
 
 

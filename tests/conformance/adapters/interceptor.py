@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from plugins import Batch, Event, Origin, UnknownType
+from flafka.plugins import Batch, Event, Origin, UnknownType
 from tests.conformance.adapters import components
 
 

@@ -3,8 +3,8 @@
 import base64
 from typing import Any
 
-from plugins import Batch, Event
-from plugins.shared import flumeevent
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared import flumeevent
 
 
 def op_kafka_wire(input: dict[str, Any]) -> Any:

@@ -4,9 +4,9 @@ import base64
 import tempfile
 from typing import Any
 
-from sources.spooldir import SpooldirConfig
-from sources.spooldir.content import Content, Skip
-from sources.spooldir.deserializers import deserializer
+from flafka.sources.spooldir import SpooldirConfig
+from flafka.sources.spooldir.content import Content, Skip
+from flafka.sources.spooldir.deserializers import deserializer
 
 
 def op_line_deserializer(input: dict[str, Any]) -> Any:

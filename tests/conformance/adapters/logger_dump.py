@@ -3,8 +3,8 @@
 import base64
 from typing import Any
 
-from plugins import Event
-from sinks.logger import dump
+from flafka.plugins import Event
+from flafka.sinks.logger import dump
 
 
 def op_logger_dump(input: dict[str, Any]) -> Any:

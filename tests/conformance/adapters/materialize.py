@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from agent.config import catalogue
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.load import load_part
-from agent.config.properties import last_wins, parse, words
-from agent.topology import AgentSpec, ComponentSpec
+from flafka.agent.config import catalogue
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.load import load_part
+from flafka.agent.config.properties import last_wins, parse, words
+from flafka.agent.topology import AgentSpec, ComponentSpec
 from tests.conformance.adapters import components
 from tests.conformance.adapters.config import is_named, named_in
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, Event, Retry, Taken
-from plugins.conformance import ClaimsListener
+from flafka.channels.memory import MemoryChannel, MemoryConfig
+from flafka.plugins import Batch, Event, Retry, Taken
+from flafka.plugins.conformance import ClaimsListener
 
 
 class _Transactions:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from agent.config import catalogue
-from agent.graph import Graph
-from agent.monitoring.registry import Registry
-from agent.monitoring.server import MetricsServer
-from agent.monitoring.view import View
-from plugins import Component, Metrics, UnknownType
+from flafka.agent.config import catalogue
+from flafka.agent.graph import Graph
+from flafka.agent.monitoring.registry import Registry
+from flafka.agent.monitoring.server import MetricsServer
+from flafka.agent.monitoring.view import View
+from flafka.plugins import Component, Metrics, UnknownType
 from tests.conformance.adapters import components
 
 

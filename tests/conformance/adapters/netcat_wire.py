@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import Any
 
-from sources.netcat import NetcatConfig, NetcatSource
+from flafka.sources.netcat import NetcatConfig, NetcatSource
 
 QUIET_SECONDS = 0.5
 """An answer is complete when so long nothing more came."""

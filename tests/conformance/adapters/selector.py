@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties
-from agent.config.properties import Property
-from agent.config.selectors import SelectorReader
-from agent.runner.local.selectors import Selector
-from agent.topology import Place
-from plugins import Batch, Event
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties
+from flafka.agent.config.properties import Property
+from flafka.agent.config.selectors import SelectorReader
+from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.topology import Place
+from flafka.plugins import Batch, Event
 
 
 def op_selector(input: dict[str, Any]) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import fastavro
 
-from plugins import Batch, Event
-from sinks import serializers
-from sinks.file_roll import FileRollConfig
+from flafka.plugins import Batch, Event
+from flafka.sinks import serializers
+from flafka.sinks.file_roll import FileRollConfig
 
 
 def op_serializer(input: dict[str, Any]) -> Any:

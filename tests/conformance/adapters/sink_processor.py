@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties
-from agent.config.properties import Property
-from agent.config.sinkgroups import SinkGroupReader
-from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinkprocessors import sink_processor_of
-from agent.runner.local.sinks import SinkRunner
-from agent.topology import Place, SinkSpec
-from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, Config, Event, Retry, Sink
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties
+from flafka.agent.config.properties import Property
+from flafka.agent.config.sinkgroups import SinkGroupReader
+from flafka.agent.runner.local.channels import ChannelRunner
+from flafka.agent.runner.local.sinkprocessors import sink_processor_of
+from flafka.agent.runner.local.sinks import SinkRunner
+from flafka.agent.topology import Place, SinkSpec
+from flafka.channels.memory import MemoryChannel, MemoryConfig
+from flafka.plugins import Batch, Config, Event, Retry, Sink
 
 PLACE = Place("case", 1)
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plugins import FlafkaError
-from sources.spooldir import SpooldirConfig, SpooldirSource
+from flafka.plugins import FlafkaError
+from flafka.sources.spooldir import SpooldirConfig, SpooldirSource
 
 PATIENCE_SECONDS = 5.0
 QUIET_SECONDS = 0.2

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.filters import config_filters
-from agent.config.properties import last_wins, parse
-from agent.config.substitution import Resolver
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.filters import config_filters
+from flafka.agent.config.properties import last_wins, parse
+from flafka.agent.config.substitution import Resolver
 
 
 def op_resolve(input: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sources.syslog import MultiportSyslogTcp
+from flafka.sources.syslog import MultiportSyslogTcp
 from tests.conformance.adapters.syslog_driven import received, source_of
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from plugins import Event
-from sources.syslog.framing import BETWEEN, SyslogFramer
+from flafka.plugins import Event
+from flafka.sources.syslog.framing import BETWEEN, SyslogFramer
 
 
 def pieces_of(input: dict[str, Any]) -> list[bytes]:

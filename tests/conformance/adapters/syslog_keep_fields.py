@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sources.syslog import Reading
+from flafka.sources.syslog import Reading
 
 
 def op_keep_fields(input: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sources.syslog import MultiportSyslogTcp
+from flafka.sources.syslog import MultiportSyslogTcp
 from tests.conformance.adapters.syslog_driven import as_cases_say, comparable, pieces_of, received, source_of
 
 _RECORDED = 1_790_000_000_000

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sources.syslog import SyslogTcp, SyslogUdp
+from flafka.sources.syslog import SyslogTcp, SyslogUdp
 from tests.conformance.adapters.syslog_driven import (
     as_cases_say,
     comparable,

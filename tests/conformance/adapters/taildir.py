@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plugins import FlafkaError
-from sources.taildir import TaildirConfig, TaildirSource
+from flafka.plugins import FlafkaError
+from flafka.sources.taildir import TaildirConfig, TaildirSource
 
 
 class Run:

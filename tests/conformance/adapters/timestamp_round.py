@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sinks.bucketpath import round_down, zone
+from flafka.sinks.bucketpath import round_down, zone
 
 
 def op_round_down(input: dict[str, Any]) -> Any:

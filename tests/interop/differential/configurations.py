@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.filters import config_filters
-from agent.config.parts import sort
-from agent.config.properties import Property, last_wins, parse, words
-from agent.config.substitution import Resolver
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.filters import config_filters
+from flafka.agent.config.parts import sort
+from flafka.agent.config.properties import Property, last_wins, parse, words
+from flafka.agent.config.substitution import Resolver
 from tests.conformance.adapters import cases
 from tests.conformance.adapters import config as conformance
 from tests.interop.differential.drawing import mutated, sometimes

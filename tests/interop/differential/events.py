@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agent.config.diagnostics import DiagnosticCollector
-from agent.config.parts import ComponentProperties
-from agent.config.properties import BLANKS, Property
-from agent.config.selectors import SelectorReader
-from agent.runner.local.selectors import Selector
-from agent.topology import Place
-from plugins import Batch, Event, Origin
-from plugins.shared.regex import backtracking
+from flafka.agent.config.diagnostics import DiagnosticCollector
+from flafka.agent.config.parts import ComponentProperties
+from flafka.agent.config.properties import BLANKS, Property
+from flafka.agent.config.selectors import SelectorReader
+from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.topology import Place
+from flafka.plugins import Batch, Event, Origin
+from flafka.plugins.shared.regex import backtracking
 from tests.conformance.adapters import components
 from tests.interop.differential.drawing import event, header, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk

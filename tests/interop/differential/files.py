@@ -15,15 +15,15 @@ from typing import Any
 
 import fastavro
 
-from plugins import Batch, Event
-from plugins.shared import flumeevent
-from sinks import serializers
-from sinks.file_roll import FileRollConfig
-from sources.http.handlers import HandlerError
-from sources.http.handlers import json as json_handler
-from sources.spooldir import SpooldirConfig
-from sources.spooldir.content import Content, Skip
-from sources.spooldir.deserializers import deserializer
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared import flumeevent
+from flafka.sinks import serializers
+from flafka.sinks.file_roll import FileRollConfig
+from flafka.sources.http.handlers import HandlerError
+from flafka.sources.http.handlers import json as json_handler
+from flafka.sources.spooldir import SpooldirConfig
+from flafka.sources.spooldir.content import Content, Skip
+from flafka.sources.spooldir.deserializers import deserializer
 from tests.interop.differential.drawing import event, header, headers, line, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
 

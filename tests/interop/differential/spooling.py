@@ -14,12 +14,12 @@ from typing import Any
 
 import fastavro
 
-from plugins import Metrics
-from sources.spooldir import SpooldirConfig
-from sources.spooldir.content import Content, Skip
-from sources.spooldir.deserializers import deserializer
-from sources.spooldir.directory import Directory
-from sources.troubles import Troubles
+from flafka.plugins import Metrics
+from flafka.sources.spooldir import SpooldirConfig
+from flafka.sources.spooldir.content import Content, Skip
+from flafka.sources.spooldir.deserializers import deserializer
+from flafka.sources.spooldir.directory import Directory
+from flafka.sources.troubles import Troubles
 from tests.fixtures.memory import room
 from tests.interop.differential.drawing import as_bytes, line, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
-from sources.syslog.framing import BETWEEN, SyslogFramer
+from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
+from flafka.sources.syslog.framing import BETWEEN, SyslogFramer
 from tests.conformance.adapters.syslog_driven import events_of, source_of
 from tests.interop.differential.drawing import line, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from plugins import Batch, Event
-from plugins.shared.jodatime import TimePattern
-from sinks.bucketpath import BucketPath, zone
+from flafka.plugins import Batch, Event
+from flafka.plugins.shared.jodatime import TimePattern
+from flafka.sinks.bucketpath import BucketPath, zone
 from tests.interop.differential.drawing import headers, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy
 import pydantic
 
-from agent.config.properties import BLANKS
-from plugins import Config as ComponentConfig
-from plugins import option
+from flafka.agent.config.properties import BLANKS
+from flafka.plugins import Config as ComponentConfig
+from flafka.plugins import option
 from tests.interop.differential.drawing import mutated, sometimes
 from tests.interop.differential.search import Answers, Known, Operation, Settings, shrunk
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from plugins import Metrics, Retry
-from sinks.bulk import RequestRefused
-from sinks.hbase import thrift
-from sinks.hbase.thrift import Cells, HBase
+from flafka.plugins import Metrics, Retry
+from flafka.sinks.bulk import RequestRefused
+from flafka.sinks.hbase import thrift
+from flafka.sinks.hbase.thrift import Cells, HBase
 from tests.simulator import stores
 from tests.simulator.running import replaced
 from tests.simulator.world import World

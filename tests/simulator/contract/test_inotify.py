@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sources.taildir.names import Named, Names
+from flafka.sources.taildir.names import Named, Names
 from tests.simulator.files.disk import Disk
 from tests.simulator.files.inotify import MOST_QUEUED, NamesModel
 from tests.simulator.world import World

@@ -19,8 +19,8 @@ from kafka.admin import OffsetSpec as PythonOffsetSpec
 from kafka.errors import NoError, UnknownMemberIdError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
-from agent.services.running import until
-from channels.kafka.positions import assigned
+from flafka.agent.services.running import until
+from flafka.channels.kafka.positions import assigned
 from tests.simulator.contract.sides import Side, on_both, refused
 
 

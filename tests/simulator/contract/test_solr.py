@@ -10,11 +10,11 @@ from typing import Any
 import pysolr
 import pytest
 
-from agent.audit.reconciliation import solr_documents
-from sinks.bulk import RequestRefused
-from sinks.solr import sink as sink_module
-from sinks.solr.config import SolrConfig
-from sinks.solr.sink import SolrSink
+from flafka.agent.audit.reconciliation import solr_documents
+from flafka.sinks.bulk import RequestRefused
+from flafka.sinks.solr import sink as sink_module
+from flafka.sinks.solr.config import SolrConfig
+from flafka.sinks.solr.sink import SolrSink
 from tests.fixtures.cores import create_core
 from tests.simulator import http
 from tests.simulator.running import replaced

@@ -16,11 +16,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.cloudpickle import register_pickle_by_value
 
-from agent.runner.spark.driver import reason
-from agent.runner.spark.query import read_topic
-from agent.testing import session
-from plugins import KafkaStream, Retry
-from plugins.shared.kafkaclient import QUIET
+from flafka.agent.runner.spark.driver import reason
+from flafka.agent.runner.spark.query import read_topic
+from flafka.agent.testing import session
+from flafka.plugins import KafkaStream, Retry
+from flafka.plugins.shared.kafkaclient import QUIET
 from tests.simulator.contract.conftest import made
 from tests.simulator.processes import Process
 from tests.simulator.spark import Spark

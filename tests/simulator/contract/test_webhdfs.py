@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pyhdfs
 import pytest
 
-from plugins import Retry
-from sinks.hdfs import filesystem, webhdfs
-from sinks.hdfs.webhdfs import WebHdfs
+from flafka.plugins import Retry
+from flafka.sinks.hdfs import filesystem, webhdfs
+from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.simulator import http
 from tests.simulator.running import replaced
 from tests.simulator.webhdfs import Hdfs

@@ -21,7 +21,7 @@ from tests.simulator.processes import Process, Signal
 from tests.simulator.world import world
 
 TAILDIR = "copies files followed groups listing looking opened positions reading source tail watch"
-MODULES = ("plugins.shared.disk", *(f"sources.taildir.{name}" for name in TAILDIR.split()))
+MODULES = ("flafka.plugins.shared.disk", *(f"flafka.sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000
 SYNC = -2
@@ -125,7 +125,7 @@ class NamesModel:
         self.news.fire()
 
     def _start(self) -> None:
-        from sources.taildir.opener import Opener
+        from flafka.sources.taildir.opener import Opener
 
         self.opener = Opener()
         self._tell_watches({watch for watch, _ in self.watched.values()})
@@ -133,7 +133,7 @@ class NamesModel:
         self.process.spawn(self._open, "main")
 
     def _open(self) -> None:
-        from sources.taildir.opener import InotifyEvent
+        from flafka.sources.taildir.opener import InotifyEvent
 
         me = self.process
         while not self.closed:
@@ -156,7 +156,7 @@ class NamesModel:
             self.inbox.fire()
 
     def _receive(self) -> None:
-        from sources.taildir.names import Named
+        from flafka.sources.taildir.names import Named
 
         while not self.closed:
             if not self.mail:
@@ -220,7 +220,7 @@ class WritesModel:
 @contextmanager
 def patched() -> Iterator[None]:
     """The source's modules on the models."""
-    from sources.taildir import tail
+    from flafka.sources.taildir import tail
 
     changed: list[tuple[Any, str, Any]] = []
 
@@ -233,7 +233,7 @@ def patched() -> Iterator[None]:
         module = sys.modules[name]
         if "os" in vars(module):
             change(module, "os", system)
-    watch = sys.modules["sources.taildir.watch"]
+    watch = sys.modules["flafka.sources.taildir.watch"]
     change(watch, "Names", NamesModel)
     change(watch, "_Writes", WritesModel)
     change(tail, "_ids", itertools.count(1))

@@ -69,8 +69,8 @@ class Writers:
 
     def _arrived(self) -> list[bytes]:
         """The lines that are in the channel."""
-        from channels.kafka.records import format_of
-        from plugins import Batch, Record
+        from flafka.channels.kafka.records import format_of
+        from flafka.plugins import Batch, Record
 
         found: list[bytes] = []
         for entry in self.brokers.records(TOPIC, 0) if self.brokers.count(TOPIC) else ():

@@ -16,7 +16,7 @@ from tests.simulator.mutants.mutant import SOURCES, Mutant
 
 ROOT = Path(__file__).resolve().parents[3]
 STORIES = "tests/simulator/test_stories.py"
-COPIED = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "conf", "tests")
+COPIED = ("flafka", "agent", "plugins", "sources", "channels", "interceptors", "sinks", "conf", "tests")
 MUTANTS = (
     *hdfs.COMMIT_RECORD,
     *runner.SINKS,
@@ -43,7 +43,9 @@ def made(mutant: Mutant, directory: Path) -> None:
     if (found := text.count(mutant.old)) != 1:
         raise Outdated(f"mutant {mutant.name}: {mutant.file} has {found} times, not once:\n{mutant.old}")
     for name in COPIED:
-        shutil.copytree(ROOT / name, directory / name)  # with what is compiled: nothing else is as slow to begin
+        shutil.copytree(
+            ROOT / name, directory / name, symlinks=True
+        )  # with what is compiled: nothing else is as slow to begin
     shutil.copy(ROOT / "pyproject.toml", directory)  # how tests are run
     (directory / mutant.file).write_text(text.replace(mutant.old, mutant.new))
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from plugins import Batch, Component, Config, Event, Retry, Source, hookimpl, option
+from flafka import Batch, Component, Config, Event, Retry, Source, hookimpl, option
 
 HEADERS = {
     "_HOSTNAME": "host",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from flafka import Event
+from flafka.plugins import conformance
 from flafka_journald import JournaldSource, event_of
-from plugins import Event, conformance
 
 WRITER = os.environ.get("JOURNAL_REMOTE", "/lib/systemd/systemd-journal-remote")
 needs_a_journal = pytest.mark.skipif(

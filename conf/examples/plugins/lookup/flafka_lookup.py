@@ -12,7 +12,7 @@ from typing import Literal
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from plugins import Batch, Component, Config, Interceptor, Retry, hookimpl, option
+from flafka import Batch, Component, Config, Interceptor, Retry, hookimpl, option
 
 Row = Mapping[str, str]
 """What a key stands for: values by column."""

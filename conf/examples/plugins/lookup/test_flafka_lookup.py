@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import flafka_lookup
+from flafka import Batch, Event
+from flafka.plugins import conformance
 from flafka_lookup import LookupInterceptor
-from plugins import Batch, Event, conformance
 
 SITES = (
     "network,site,team\n10.0.0.0/8,elsewhere,\n10.1.0.0/16,oslo,web\n10.1.2.3/32,oslo,db\n2001:db8::/32,lima,web\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import redis
 
-from plugins import Batch, Component, Config, Event, Retry, Source, hookimpl, option
+from flafka import Batch, Component, Config, Event, Retry, Source, hookimpl, option
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 """An id and its fields; None where it is acknowledged by nobody, and was deleted."""

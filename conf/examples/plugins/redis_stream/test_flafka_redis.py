@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import redis
 
+from flafka import Batch
+from flafka.plugins import conformance
 from flafka_redis import RedisStreamSource
-from plugins import Batch, conformance
 
 SERVER = shutil.which(os.environ.get("REDIS_SERVER", "redis-server"))
 pytestmark = pytest.mark.skipif(SERVER is None, reason="there is no redis-server here")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pydantic
 import requests
 
-from plugins import Batch, Component, Config, Event, EventId, Rejected, Retry, Sink, hookimpl, option
+from flafka import Batch, Component, Config, Event, EventId, Rejected, Retry, Sink, hookimpl, option
 
 Group = tuple[str, ...]
 """The values of the headers that events are grouped by."""

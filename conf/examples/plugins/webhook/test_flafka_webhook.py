@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from flafka import Batch, Event, Origin, Rejected, Retry
+from flafka.plugins import conformance
 from flafka_webhook import WebhookSink
-from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 
 
 class Server(ThreadingHTTPServer):

@@ -1,0 +1,19 @@
+"""Flafka: the names that authors of plugins import, such as `from flafka import Source, hookimpl`.
+
+All are defined in `flafka.plugins`, which is imported only when one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flafka.plugins import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    plugins = importlib.import_module("flafka.plugins")
+    if name not in plugins.__all__:
+        raise AttributeError(f"module 'flafka' has no attribute {name!r}")
+    return getattr(plugins, name)
