@@ -8,8 +8,8 @@ from typing import Literal
 import pydantic
 
 from flafka.plugins import Config, option
+from flafka.plugins.kafka.topics import own_topic
 from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.kafkatopics import own_topic
 
 YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import KafkaStream
-from flafka.plugins.shared.kafkaclient import create_topic, stream_client
+from flafka.plugins.kafka.clients import create_topic, stream_client
 
 
 def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int, **client: Any) -> Any:

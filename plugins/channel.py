@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,11 @@ class PartitionClaim(NamedTuple):
         """What the ids of its events begin with: another one for each topic, also of the same name."""
         since = f" {self.ids}" if self.ids > 2 else ""
         return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
+
+
+def next_epoch(epoch: int) -> int:
+    """Return an epoch after this one that was never used before, also if the group was deleted since."""
+    return max(epoch + 1, int(time.time() * 1000))
 
 
 class FlumeDirectories(NamedTuple):

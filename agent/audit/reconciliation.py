@@ -18,8 +18,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
-from flafka.plugins.shared.kafkaclient import reason
-from flafka.plugins.shared.kafkaoffsets import read_up_to, watermarks
+from flafka.plugins.kafka.clients import reason
+from flafka.plugins.kafka.offsets import read_up_to, watermarks
 
 STORE_READ_SECONDS = 20.0
 """Time in which Kafka and HDFS answer one request of an audit, a command that has no other work."""

@@ -26,7 +26,7 @@ from flafka.agent.graph import graph_of, ways
 from flafka.agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
 from flafka.plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.shared.kafkaclient import TopicMissing, stream_client, unreachable
+from flafka.plugins.kafka.clients import TopicMissing, stream_client, unreachable
 
 NOT_STARTED = "it would not start"
 PROBES_SECONDS = 15.0

@@ -14,13 +14,13 @@ from flafka.agent.cli import file_group, group_move
 from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from flafka.agent.cli.output import Verbs, json_option, show
 from flafka.plugins import PartitionClaim
-from flafka.plugins.shared.offsets import (
+from flafka.plugins.channel import next_epoch
+from flafka.plugins.kafka.offsets import (
     NUL,
     OUTSIDE_SECONDS,
     OffsetMetadata,
     RecordsLost,
     is_earlier,
-    next_epoch,
 )
 
 if TYPE_CHECKING:

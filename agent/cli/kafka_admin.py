@@ -52,9 +52,9 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
     from flafka.agent.services import ServiceError
     from flafka.agent.services.kafka import KafkaCluster
     from flafka.plugins import Retry
-    from flafka.plugins.shared.kafkaclient import away
-    from flafka.plugins.shared.kafkaerrors import metadata
-    from flafka.plugins.shared.kafkaproperties import QUIET
+    from flafka.plugins.kafka.clients import away
+    from flafka.plugins.kafka.errors import metadata
+    from flafka.plugins.kafka.properties import QUIET
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
     options, asking = read_config(command_config) if command_config else ({}, {})
@@ -88,7 +88,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 def naming_brokers(spec: "AgentSpec") -> Iterator[None]:
     """For commands that use an agent's own connections: what fails inside says which of its brokers are away."""
     from flafka.plugins import FlafkaError
-    from flafka.plugins.shared.kafkaclient import away
+    from flafka.plugins.kafka.clients import away
 
     try:
         yield
@@ -138,7 +138,7 @@ def refuse_errors(
 
 
 def _refuse_name(topic: str) -> None:
-    from flafka.plugins.shared.kafkatopics import checked_topic
+    from flafka.plugins.kafka.topics import checked_topic
 
     try:
         checked_topic(topic)
@@ -170,8 +170,8 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     import javaproperties
 
     from flafka.plugins import Retry
-    from flafka.plugins.shared.kafkaerrors import tls_context
-    from flafka.plugins.shared.kafkaproperties import client_properties
+    from flafka.plugins.kafka.errors import tls_context
+    from flafka.plugins.kafka.properties import client_properties
 
     with path.open("rb") as file:
         properties: dict[str, str] = javaproperties.load(file)

@@ -38,8 +38,8 @@ from flafka.plugins import (
     Sink,
     StreamingSink,
 )
+from flafka.plugins.kafka.clients import KafkaEndConfig
 from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.kafkaclient import KafkaEndConfig
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")

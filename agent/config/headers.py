@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from flafka.plugins import KafkaBackedChannel, StreamingSink
+from flafka.plugins.kafka.clients import KafkaEndConfig
 from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.kafkaclient import KafkaEndConfig
 
 TIME = "timestamp"
 

@@ -29,7 +29,7 @@ from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
-from flafka.plugins.shared.kafkaclient import PRODUCER, reason, stream_client
+from flafka.plugins.kafka.clients import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""

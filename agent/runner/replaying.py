@@ -33,7 +33,7 @@ from flafka.plugins import (
     Sink,
     replay_group,
 )
-from flafka.plugins.shared.offsets import next_epoch
+from flafka.plugins.channel import next_epoch
 
 REPLAY_CHECK_SECONDS = 0.5
 """Interval at which a replay checks whether it has reached the end of its span."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from flafka.plugins import FlafkaError, PartitionClaim
+from flafka.plugins.channel import next_epoch
 from flafka.plugins.shared.disk import replace
-from flafka.plugins.shared.offsets import next_epoch
 
 NAME = "flafka.positions"
 VERSION = 1

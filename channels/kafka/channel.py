@@ -51,12 +51,11 @@ from flafka.plugins import (
     Taken,
     Whereabouts,
 )
-from flafka.plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, reason, unanswered
-from flafka.plugins.shared.kafkaerrors import ReportedErrors, metadata, unusable
-from flafka.plugins.shared.kafkaoffsets import committed, members_of, watermarks
-from flafka.plugins.shared.kafkaproperties import client_properties
-from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
-from flafka.plugins.shared.offsets import RecordsLost
+from flafka.plugins.kafka.clients import CONSUMER, NO_BROKERS, reason, unanswered
+from flafka.plugins.kafka.errors import ReportedErrors, metadata, unusable
+from flafka.plugins.kafka.offsets import RecordsLost, committed, members_of, watermarks
+from flafka.plugins.kafka.properties import client_properties
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):

@@ -10,8 +10,8 @@ import pydantic
 
 from flafka.channels.kafka.records import Format
 from flafka.plugins import Config, OverflowConfig, Problem, agreement, option, with_default
-from flafka.plugins.shared.kafkaclient import ConsumerConfig, ProducerConfig
-from flafka.plugins.shared.kafkatopics import own_topic
+from flafka.plugins.kafka.clients import ConsumerConfig, ProducerConfig
+from flafka.plugins.kafka.topics import own_topic
 
 
 class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):

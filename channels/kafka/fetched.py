@@ -12,7 +12,7 @@ from typing import cast
 from confluent_kafka import Message
 
 from flafka.plugins import PartitionClaim, Record
-from flafka.plugins.shared.polling import weight
+from flafka.plugins.kafka.consumer import weight
 
 
 class Fetched:

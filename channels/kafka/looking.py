@@ -9,9 +9,9 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from flafka.plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
-from flafka.plugins.shared.kafkaclient import CONSUMER, reason
-from flafka.plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
-from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.plugins.kafka.clients import CONSUMER, reason
+from flafka.plugins.kafka.offsets import offsets_at, read_up_to, watermarks
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 Decode = Callable[[Iterator[Record], PartitionClaim], Taken | None]
 Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]

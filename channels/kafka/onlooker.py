@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
-from flafka.plugins.shared.kafkaclient import CONSUMER, accepts, reason
-from flafka.plugins.shared.kafkaoffsets import committed, watermarks
+from flafka.plugins.kafka.clients import CONSUMER, accepts, reason
+from flafka.plugins.kafka.offsets import committed, watermarks
 
 MONITORING_REQUEST_SECONDS = 3.0
 """A broker that takes no connection in that time is shown as one that does not answer."""

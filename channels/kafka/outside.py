@@ -10,9 +10,16 @@ from types import MappingProxyType
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins import Conflict, LastRecord, PartitionClaim, Retry
-from flafka.plugins.shared.kafkaoffsets import committed, metadata_of
-from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
-from flafka.plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, RecordsLost, overtaken, undone
+from flafka.plugins.kafka.offsets import (
+    OUTSIDE_SECONDS,
+    OffsetMetadata,
+    RecordsLost,
+    committed,
+    metadata_of,
+    overtaken,
+    undone,
+)
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
 """Errors after which brokers may have done what they were asked for."""

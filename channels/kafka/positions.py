@@ -13,18 +13,19 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import FlafkaError, LastRecord, PartitionClaim, Retry
-from flafka.plugins.shared.kafkaclient import CONSUMER, reason
-from flafka.plugins.shared.kafkaoffsets import metadata_of, watermarks
-from flafka.plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS
-from flafka.plugins.shared.offsets import (
+from flafka.plugins.kafka.clients import CONSUMER, reason
+from flafka.plugins.kafka.offsets import (
     NO_TOPIC_ID,
     VERSION,
     OffsetMetadata,
     RecordsLost,
+    metadata_of,
     out_of_range,
     truncated,
     unreadable,
+    watermarks,
 )
+from flafka.plugins.kafka.timeouts import METADATA_SECONDS, REQUEST_SECONDS
 
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
 """For a look at single records: the brokers send at least one, whatever its size."""

@@ -19,11 +19,11 @@ from flafka.channels.kafka.partitions import Partitions
 from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
 from flafka.channels.kafka.standstill import Standstill
 from flafka.plugins import Batch, Component, EventId, Rejected, Retry
+from flafka.plugins.kafka.clients import BROKEN, PROBE_SECONDS, failure, is_broken, reason
+from flafka.plugins.kafka.consumer import STANDING_SECONDS
+from flafka.plugins.kafka.errors import RECORD_REFUSALS, ReportedErrors, login
+from flafka.plugins.kafka.properties import number
 from flafka.plugins.shared import flumeevent
-from flafka.plugins.shared.kafkaclient import BROKEN, PROBE_SECONDS, failure, is_broken, reason
-from flafka.plugins.shared.kafkaerrors import RECORD_REFUSALS, ReportedErrors, login
-from flafka.plugins.shared.kafkaproperties import number
-from flafka.plugins.shared.polling import STANDING_SECONDS
 from flafka.plugins.threads import start_thread
 
 MAX_RECORD_BYTES = 8 << 20

@@ -33,16 +33,17 @@ from flafka.plugins import (
     Retry,
     Taken,
 )
-from flafka.plugins.shared.kafkaoffsets import committed, watermarks
-from flafka.plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
-from flafka.plugins.shared.offsets import (
+from flafka.plugins.kafka.consumer import Fenced, Poller
+from flafka.plugins.kafka.offsets import (
     OffsetMetadata,
     RecordsLost,
     begins_late,
+    committed,
     made_again,
     out_of_range,
+    watermarks,
 )
-from flafka.plugins.shared.polling import Fenced, Poller
+from flafka.plugins.kafka.timeouts import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
 
 CONFIRM_SECONDS = 0.01
 """Shortest time between two questions for the topic's id, in seconds."""

@@ -29,9 +29,9 @@ from flafka.plugins import (
     Resumed,
     Retry,
 )
+from flafka.plugins.channel import next_epoch
 from flafka.plugins.errors import CommitLogElsewhere
 from flafka.plugins.shared.disk import writable
-from flafka.plugins.shared.offsets import next_epoch
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.hdfs.chain import Chain, epochs, latest, newest, repeat

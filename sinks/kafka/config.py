@@ -9,9 +9,9 @@ from typing import Any
 import pydantic
 
 from flafka.plugins import Config, option, with_default
-from flafka.plugins.shared.kafkaclient import ProducerConfig
-from flafka.plugins.shared.kafkaproperties import number
-from flafka.plugins.shared.kafkatopics import checked_topic, own_topic
+from flafka.plugins.kafka.clients import ProducerConfig
+from flafka.plugins.kafka.properties import number
+from flafka.plugins.kafka.topics import checked_topic, own_topic
 from flafka.sinks.bucketpath import BucketPath, literals
 
 TRANSACTION_MS = 60_000

@@ -12,8 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import FlafkaError, PartitionClaim, Retry
-from flafka.plugins.shared.kafkaclient import CONSUMER, PROBE_SECONDS, create_topic, reason
-from flafka.plugins.shared.kafkaoffsets import read_up_to, watermarks
+from flafka.plugins.kafka.clients import CONSUMER, PROBE_SECONDS, create_topic, reason
+from flafka.plugins.kafka.offsets import read_up_to, watermarks
 from flafka.sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"

@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
+from flafka.plugins.kafka.clients import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
+from flafka.plugins.kafka.errors import metadata
+from flafka.plugins.kafka.properties import client_properties, number
 from flafka.plugins.shared import flumeevent
-from flafka.plugins.shared.kafkaclient import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
-from flafka.plugins.shared.kafkaerrors import metadata
-from flafka.plugins.shared.kafkaproperties import client_properties, number
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.kafka.config import KafkaSinkConfig
 from flafka.sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings

@@ -18,11 +18,10 @@ from flafka.plugins import (
     Resumed,
     Retry,
 )
-from flafka.plugins.shared.kafkaclient import CONSUMER, reason, refused_group
-from flafka.plugins.shared.kafkaoffsets import committed as group_offsets
-from flafka.plugins.shared.kafkaoffsets import metadata_of
-from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.clients import CONSUMER, reason, refused_group
+from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
+from flafka.plugins.kafka.offsets import committed as group_offsets
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.sinks.kafka.config import KafkaSinkConfig
 from flafka.sinks.kafka.differences import KAFKA
 from flafka.sinks.kafka.plain import PlainKafkaSink

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins import Retry
-from flafka.plugins.shared.kafkaclient import PROBE_SECONDS, reason
-from flafka.plugins.shared.kafkaproperties import client_properties
-from flafka.plugins.shared.kafkatopics import INTERNAL_TOPICS, checked_topic
+from flafka.plugins.kafka.clients import PROBE_SECONDS, reason
+from flafka.plugins.kafka.properties import client_properties
+from flafka.plugins.kafka.topics import INTERNAL_TOPICS, checked_topic
 from flafka.sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0

@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from flafka.plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
-from flafka.plugins.shared.kafkaclient import PRODUCER, reason
-from flafka.plugins.shared.kafkaerrors import RECORD_REFUSALS
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.clients import PRODUCER, reason
+from flafka.plugins.kafka.errors import RECORD_REFUSALS
+from flafka.plugins.kafka.offsets import OffsetMetadata
 
 TRANSACTION_CALL_SECONDS = 30.0
 """Time in which brokers answer one call about a transaction: its begin, its offsets, its commit or its abort."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from flafka.plugins import FlafkaError, KafkaStream, StreamingSink, require
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.shared.kafkaproperties import java_properties
+from flafka.plugins.kafka.properties import java_properties
 from flafka.sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from flafka.sinks.spark.loading import load, place_in
 from flafka.sinks.spark.rows import telling_rows

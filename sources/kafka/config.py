@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pydantic
 
 from flafka.plugins import Config, Problem, agreement, option, with_default
-from flafka.plugins.shared.kafkaclient import ConsumerConfig
-from flafka.plugins.shared.kafkatopics import checked_topic
+from flafka.plugins.kafka.clients import ConsumerConfig
+from flafka.plugins.kafka.topics import checked_topic
 from flafka.plugins.shared.regex import backtracking
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import FlafkaError, Metrics
-from flafka.plugins.shared.kafkaclient import PROBE_SECONDS
-from flafka.plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
-from flafka.plugins.shared.kafkatimes import BUSY_POLL_SECONDS, REQUEST_SECONDS
-from flafka.plugins.shared.offsets import OffsetMetadata
-from flafka.plugins.shared.polling import Poller, weight
+from flafka.plugins.kafka.clients import PROBE_SECONDS
+from flafka.plugins.kafka.consumer import Poller, weight
+from flafka.plugins.kafka.offsets import OffsetMetadata, committed, metadata_of, watermarks
+from flafka.plugins.kafka.timeouts import BUSY_POLL_SECONDS, REQUEST_SECONDS
 from flafka.sources.kafka.topicids import TopicIdRequests
 
 COMMIT_SECONDS = 0.5

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from flafka.plugins import Batch, Difference, Event, FlafkaError, Retry, Source
+from flafka.plugins.kafka.clients import NO_BROKERS, missing, probed
+from flafka.plugins.kafka.consumer import Fenced
+from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.shared import flumeevent
-from flafka.plugins.shared.kafkaclient import NO_BROKERS, missing, probed
-from flafka.plugins.shared.kafkaproperties import client_properties
-from flafka.plugins.shared.polling import Fenced
 from flafka.sources.kafka.config import KafkaSourceConfig
 from flafka.sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
 from flafka.sources.pace import STOP_CHECK_SECONDS

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from flafka.plugins.shared.kafkatimes import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
-from flafka.plugins.shared.offsets import NO_TOPIC_ID
+from flafka.plugins.kafka.offsets import NO_TOPIC_ID
+from flafka.plugins.kafka.timeouts import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
 
 _ANSWERS = frozenset(
     {

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flafka.channels.kafka.fetched import Fetched
 from flafka.plugins import PartitionClaim
-from flafka.plugins.shared.polling import weight
+from flafka.plugins.kafka.consumer import weight
 
 CLAIMS = [PartitionClaim("cluster", "t", "id", "g", -1, partition) for partition in range(3)]
 PARTITIONS = st.sampled_from(range(3))

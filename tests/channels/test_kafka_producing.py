@@ -11,7 +11,7 @@ from flafka.agent.services.running import until
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
 from flafka.channels.kafka.producing import ChannelProducer, Limits
 from flafka.plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
-from flafka.plugins.shared.kafkaproperties import client_properties
+from flafka.plugins.kafka.properties import client_properties
 from tests.fixtures.ports import free_port
 
 

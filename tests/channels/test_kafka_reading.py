@@ -12,8 +12,8 @@ from flafka.channels.kafka import reader
 from flafka.channels.kafka.reader import KafkaReader
 from flafka.channels.kafka.records import decode
 from flafka.plugins import FlafkaError, Metrics, PartitionClaim, Retry
-from flafka.plugins.shared import polling
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka import consumer as consumer_module
+from flafka.plugins.kafka.offsets import OffsetMetadata
 
 
 class RebalanceListener:
@@ -280,7 +280,7 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
             raise Retry("the group's positions cannot be had")
 
     failures = []
-    monkeypatch.setattr(polling, "Consumer", Closing)
+    monkeypatch.setattr(consumer_module, "Consumer", Closing)
     monkeypatch.setattr(threading, "excepthook", failures.append)
     reading("nobody:1", "closing", RebalanceListener(start=None)).close()
     assert failures == []

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import confluent_kafka
 
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator.kafka.topics import TOPIC_DEFAULTS
 from tests.simulator.outcomes import Failure
 from tests.simulator.plans import GROUP, OLD_METADATA, OUT, TOPIC

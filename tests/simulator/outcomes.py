@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator.faults import Chances
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, MENDED, OUT, SINKS, TOPIC, Plan

@@ -27,7 +27,7 @@ import kafka
 import requests
 
 from flafka.plugins import Batch
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator import driver, http, threads
 from tests.simulator import kafka as model
 from tests.simulator.processes import Process
@@ -105,7 +105,7 @@ def installed() -> Iterator[None]:
         change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
     # Simulated brokers have no sockets: nothing is wrong with the connections to them.
-    change(sys.modules["flafka.plugins.shared.kafkaerrors"], "trouble", lambda *_: None)
+    change(sys.modules["flafka.plugins.kafka.errors"], "trouble", lambda *_: None)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
     for place, name, ours in driver.replacements():
         change(place, name, ours)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.kafka.topics import TOPIC_DEFAULTS

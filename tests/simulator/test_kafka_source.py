@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from flafka.plugins import Metrics
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
 from tests.simulator.kafka.groups import Committed
 from tests.simulator.processes import Process

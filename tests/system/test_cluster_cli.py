@@ -23,7 +23,7 @@ from flafka.agent.cli.group import group
 from flafka.agent.cli.topic import topic
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.process import await_ready
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 
 agent = click.Group(commands=[cluster, topic, group])
 SOON = 0.05

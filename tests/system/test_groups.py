@@ -18,7 +18,7 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.services.solr import SolrCluster
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.fixtures.cores import create_core
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_drain import create, put

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from flafka.agent.services.running import until
 from flafka.channels.kafka import producing
 from flafka.plugins import Batch, Conflict, Event, FlafkaError, Retry
-from flafka.plugins.shared.offsets import OffsetMetadata
+from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
 
 

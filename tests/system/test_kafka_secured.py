@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from flafka.agent.services.running import RunningAgent
 from flafka.plugins import Retry, Unreachable
-from flafka.plugins.shared.kafkaerrors import metadata
+from flafka.plugins.kafka.errors import metadata
 from tests.fixtures.secured import SecuredKafka
 from tests.system.running import agent_command, send, unique
 

@@ -22,7 +22,7 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.services.solr import SolrCluster
-from flafka.plugins.shared.kafkaoffsets import committed
+from flafka.plugins.kafka.offsets import committed
 from tests.fixtures.cores import create_core
 from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of

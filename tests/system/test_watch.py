@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
 from flafka.channels.kafka.onlooker import KafkaOnlooker
-from flafka.plugins.shared.kafkaclient import CONSUMER
+from flafka.plugins.kafka.clients import CONSUMER
 from tests.agent.alerting import firing, look
 from tests.fixtures.ports import free_port
 from tests.system.running import kafka_channel, send, unique

@@ -32,8 +32,8 @@ from flafka.plugins import (
     Retry,
     Taken,
 )
+from flafka.plugins.kafka.clients import BROKEN, reason
 from flafka.plugins.shared.disk import make_directory, sync_directory
-from flafka.plugins.shared.kafkaclient import BROKEN, reason
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""

@@ -19,9 +19,9 @@ from flafka.agent.runner.deadletters.letters import (
 )
 from flafka.agent.topology import AgentSpec, ChannelSpec
 from flafka.plugins import Event, EventId, KafkaStream, Retry
-from flafka.plugins.shared.kafkaclient import CONSUMER, stream_client
-from flafka.plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
-from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
+from flafka.plugins.kafka.clients import CONSUMER, stream_client
+from flafka.plugins.kafka.offsets import offsets_at, read_up_to, watermarks
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 
 @dataclass(frozen=True)

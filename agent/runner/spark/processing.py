@@ -40,10 +40,10 @@ from flafka.plugins import (
     Retry,
     StreamingSink,
 )
+from flafka.plugins.kafka.clients import create_topic, reason, stream_client
+from flafka.plugins.kafka.offsets import RecordsLost, begins_late
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.plugins.shared.frames import EVENTS
-from flafka.plugins.shared.kafkaclient import create_topic, reason, stream_client
-from flafka.plugins.shared.kafkatimes import REQUEST_SECONDS
-from flafka.plugins.shared.offsets import RecordsLost, begins_late
 
 log = logging.getLogger("spark")
 

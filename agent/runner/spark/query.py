@@ -33,8 +33,8 @@ from flafka.plugins import (
     Retry,
     Sink,
 )
-from flafka.plugins.shared.kafkaproperties import java_properties
-from flafka.plugins.shared.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
+from flafka.plugins.kafka.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
+from flafka.plugins.kafka.properties import java_properties
 
 log = logging.getLogger("spark")
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewPartitions
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from flafka.plugins.shared.kafkaoffsets import committed, metadata_of
+from flafka.plugins.kafka.offsets import committed, metadata_of
 from tests.simulator.contract.sides import NAMES, Side, on_both, refused
 
 # --- offsets of groups

@@ -227,9 +227,9 @@ COMMIT_RECORD = (
         "epoch-by-clock",
         "no epoch is used twice, though the group was deleted",
         HDFS,
-        "plugins/shared/offsets.py",
+        "plugins/channel.py",
         "return max(epoch + 1, int(time.time() * 1000))",
         "return epoch + 1",
-        "tests/plugins/test_offsets.py::test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now",
+        "tests/plugins/test_kafka_offset_metadata.py::test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now",
     ),
 )

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins.shared.kafkaoffsets import committed, members_of, offsets_at, watermarks
+from flafka.plugins.kafka.offsets import committed, members_of, offsets_at, watermarks
 
 
 def test_an_error_is_not_taken_for_a_group_without_a_position():

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from flafka.plugins.component import require
 from flafka.plugins.errors import Retry, Unreachable
-from flafka.plugins.shared.kafkatimes import CONNECT_SECONDS
+from flafka.plugins.kafka.timeouts import CONNECT_SECONDS
 
 EXPLANATION_SECONDS = 1.0
 """After so long without an answer the reason is looked for."""

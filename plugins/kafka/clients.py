@@ -15,13 +15,13 @@ from pydantic import PrivateAttr
 
 from flafka.plugins.component import Caution
 from flafka.plugins.errors import Retry, Unreachable
+from flafka.plugins.kafka.errors import AWAY, metadata, sentence
+from flafka.plugins.kafka.properties import QUIET, accepted, client_properties, number, without_effect
+from flafka.plugins.kafka.properties import java_properties as java_properties  # plugins found it here
+from flafka.plugins.kafka.timeouts import CONNECT_SECONDS
 from flafka.plugins.kafkachannel import KafkaStream
 from flafka.plugins.options import Config, option
 from flafka.plugins.problems import Problem
-from flafka.plugins.shared.kafkaerrors import AWAY, metadata, sentence
-from flafka.plugins.shared.kafkaproperties import QUIET, accepted, client_properties, number, without_effect
-from flafka.plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
-from flafka.plugins.shared.kafkatimes import CONNECT_SECONDS
 
 PROBE_SECONDS = 5.0
 """Time in which brokers must answer, or they count as away."""
@@ -83,7 +83,7 @@ def create_topic(
 
 
 reason = sentence
-"""Alias of `kafkaerrors.sentence`, under which other modules know it."""
+"""Alias of `errors.sentence`, under which other modules know it."""
 
 
 def failure(error: Any, text: str) -> Retry:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flafka.plugins import FlafkaError, PartitionClaim
-from flafka.plugins.shared.offsets import (
+from flafka.plugins.channel import next_epoch
+from flafka.plugins.kafka.offsets import (
     NUL,
     VERSION,
     OffsetMetadata,
     RecordsLost,
-    next_epoch,
     refusal,
     truncated,
     undone,

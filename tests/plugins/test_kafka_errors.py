@@ -3,7 +3,7 @@
 import pytest
 
 from flafka.plugins import Retry
-from flafka.plugins.shared.kafkaerrors import ReportedErrors, Trouble, metadata, trouble
+from flafka.plugins.kafka.errors import ReportedErrors, Trouble, metadata, trouble
 
 LONG = f"{'k' * 64}.example.com"
 

@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins.errors import FlafkaError, Retry
+from flafka.plugins.kafka.clients import CONSUMER, raising, reason
 from flafka.plugins.metrics import Metrics
-from flafka.plugins.shared.kafkaclient import CONSUMER, raising, reason
 from flafka.plugins.threads import start_thread
 
 QUEUE_BYTES = 32 << 20

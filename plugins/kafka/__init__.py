@@ -1,0 +1,1 @@
+"""Kafka core of channel, source, sink, dead letters, audit and commands: clients, offsets and consumer threads."""
