@@ -182,4 +182,7 @@ def test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end
         Step(10, "put", (2, 0)), Step(40, "start", ("h2",)), Step(120, "put", (1, 0)),
         faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.PAUSED, 120.0),),
     )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "h1 says: t-0: another owner has committed past offset 1" in story  # and not past the fence
+    assert "h2 says: attempt 1 failed" not in story
     assert sorted(run.delivered.values()) == [1] * 6
