@@ -6,7 +6,9 @@ anchor that is missing, a page outside of the navigation) is an error.
 
 from __future__ import annotations
 
+import importlib
 import io
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +17,7 @@ from typing import Any
 
 import click
 
+import flafka
 from bench.frame import kept
 from flafka.agent import explain
 from flafka.agent.cli import main as cli
@@ -23,6 +26,7 @@ from flafka.agent.config.runners import TABLE
 from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
 from flafka.agent.options import AgentOptions, SinkErrors
 from flafka.plugins import Component, Components, Config, Difference, UnknownType
+from flafka.plugins.kafka.clients import Role
 from flafka.plugins.shared.javaclass import FAMILIES
 
 DOCS = Path(__file__).parent
@@ -323,7 +327,37 @@ def of_measurements() -> dict[str, str]:
     }
 
 
+def of_rights() -> dict[str, str]:
+    """Make the table of the rights that the agent's user needs on a Kafka cluster with ACLs."""
+    return {"rights": table(("on", "rights", "for"), rights())}
+
+
+def rights() -> Iterator[tuple[str, ...]]:
+    """Yield each resource with the operations and purposes of all roles of Kafka clients."""
+    operations: dict[str, dict[str, None]] = {}
+    purposes: dict[str, dict[str, None]] = {}
+    for role in roles():
+        for access in role.access:
+            operations.setdefault(access.resource, {}).update(dict.fromkeys(access.operations))
+            purposes.setdefault(access.resource, {})[role.purpose] = None
+    for resource in sorted(operations, key=lambda one: -len(purposes[one])):
+        named = [f"`{name}`" for name in ("Read", "Write", "Describe") if name in operations[resource]]
+        create = ", and `Create` unless it exists" if "Create" in operations[resource] else ""
+        yield resource, ", ".join(named) + create, ", ".join(purposes[resource])
+
+
+def roles() -> list[Role]:
+    """Return the roles that the project's modules declare."""
+    found: dict[Role, None] = {}
+    for info in pkgutil.walk_packages(flafka.__path__, "flafka."):
+        if not info.name.endswith("__main__"):
+            module = importlib.import_module(info.name)
+            found |= {one: None for one in vars(module).values() if isinstance(one, Role)}
+    return [*found]
+
+
 FILLED = {
+    DOCS / "production.md": of_rights,
     DOCS / "performance.md": of_measurements,
     DOCS / "migrating-from-flume.md": of_differences,
     DOCS / "command-line.md": of_commands,

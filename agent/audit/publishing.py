@@ -18,7 +18,7 @@ from flafka.agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from flafka.agent.options import AgentOptions
 from flafka.agent.sidetopics import producer_to
 from flafka.plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
-from flafka.plugins.kafka.clients import BROKEN, failure, is_broken
+from flafka.plugins.kafka.errors import BROKEN, failure, is_broken
 
 log = logging.getLogger(__name__)
 

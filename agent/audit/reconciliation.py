@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicCollection, TopicPartition
 
+from flafka.agent.sidetopics import BESIDE
 from flafka.plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
-from flafka.plugins.kafka.clients import reason
+from flafka.plugins.kafka.clients import new_admin, new_consumer
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import read_up_to, watermarks
 
 STORE_READ_SECONDS = 20.0
@@ -58,15 +59,9 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
     config, _ = channel.config_class.parse({})
     assert config is not None
     decode = channel(config).decode
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "flafka-audit",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
+    client = {"bootstrap.servers": bootstrap_servers}
+    admin = new_admin(BESIDE, client)
+    consumer = new_consumer(BESIDE, {**client, "group.id": "flafka-audit"})
     try:
         metadata = consumer.list_topics(topic, timeout=STORE_READ_SECONDS)
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(STORE_READ_SECONDS)

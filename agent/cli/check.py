@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 
 import click
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from flafka.agent.cli.configured import Chosen, configuration_options, counted, show
 from flafka.agent.cli.output import json_option, show_json
@@ -26,7 +25,8 @@ from flafka.agent.graph import graph_of, ways
 from flafka.agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
 from flafka.plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.kafka.clients import TopicMissing, stream_client, unreachable
+from flafka.plugins.kafka.admin import TopicMissing, unreachable
+from flafka.plugins.kafka.clients import ASK, new_admin, stream_client
 
 NOT_STARTED = "it would not start"
 PROBES_SECONDS = 15.0
@@ -127,7 +127,7 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
         return
     stream = made.stream(None)
     with contextlib.suppress(KafkaException):
-        there = AdminClient(stream_client(stream)).list_topics(timeout=PROBES_SECONDS / 2).topics
+        there = new_admin(ASK, stream_client(stream)).list_topics(timeout=PROBES_SECONDS / 2).topics
         for topic in sorted(topics & there.keys()):
             replicas = min((len(one.replicas) for one in there[topic].partitions.values()), default=0)
             if replicas < made.replication:

@@ -52,7 +52,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
     from flafka.agent.services import ServiceError
     from flafka.agent.services.kafka import KafkaCluster
     from flafka.plugins import Retry
-    from flafka.plugins.kafka.clients import away
+    from flafka.plugins.kafka.admin import away
     from flafka.plugins.kafka.errors import metadata
     from flafka.plugins.kafka.properties import QUIET
 
@@ -88,7 +88,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 def naming_brokers(spec: "AgentSpec") -> Iterator[None]:
     """For commands that use an agent's own connections: what fails inside says which of its brokers are away."""
     from flafka.plugins import FlafkaError
-    from flafka.plugins.kafka.clients import away
+    from flafka.plugins.kafka.admin import away
 
     try:
         yield

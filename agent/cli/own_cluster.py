@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from flafka.agent.jvm import ServiceError
 from flafka.agent.topology import AgentSpec, ComponentSpec
 from flafka.plugins import FlafkaError
-from flafka.plugins.kafka.clients import KafkaEndConfig
+from flafka.plugins.kafka.config import KafkaEndConfig
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 

@@ -38,7 +38,7 @@ from flafka.plugins import (
     Sink,
     StreamingSink,
 )
-from flafka.plugins.kafka.clients import KafkaEndConfig
+from flafka.plugins.kafka.config import KafkaEndConfig
 from flafka.plugins.problems import suggestion
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from flafka.plugins import KafkaBackedChannel, StreamingSink
-from flafka.plugins.kafka.clients import KafkaEndConfig
+from flafka.plugins.kafka.config import KafkaEndConfig
 from flafka.plugins.problems import suggestion
 
 TIME = "timestamp"

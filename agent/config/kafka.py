@@ -7,7 +7,8 @@ from typing import Any, TypeGuard, cast
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from flafka.plugins import CommittingSink, Config, KafkaBackedChannel, StreamingSink
-from flafka.plugins.kafka.clients import KafkaEndConfig, refused_group
+from flafka.plugins.kafka.admin import refused_group
+from flafka.plugins.kafka.config import KafkaEndConfig
 
 Warning = tuple[ComponentSpec, str]
 Drains = Sequence[tuple[SinkSpec, ChannelSpec]]

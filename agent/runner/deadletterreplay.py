@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from flafka.agent.audit.publishing import audit_of
 from flafka.agent.runner.deadletters.letters import (
@@ -29,7 +29,8 @@ from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
-from flafka.plugins.kafka.clients import PRODUCER, reason, stream_client
+from flafka.plugins.kafka.clients import Access, Role, new_producer, stream_client
+from flafka.plugins.kafka.errors import reason
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
@@ -67,6 +68,15 @@ def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Itera
             lot = waiting[kept.component] = []
         lot.append(kept)
     yield from waiting.values()
+
+
+REPLAY = Role(
+    "`agent dlq replay`",
+    (
+        Access("the topic of a channel `kafka`", ("Write", "Describe")),
+        Access("the transactional ids that begin with `flafka`", ("Write", "Describe")),
+    ),
+)
 
 
 class Replayer:
@@ -123,13 +133,12 @@ class ThroughTopic(Replayer):
     def _producer(self) -> Any:
         stream = self._stream
         properties = {
-            **PRODUCER,
             **stream_client(stream),
             "transactional.id": f"flafka.dlq.{stream.topic}",
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
         }
         try:
-            producer = Producer(properties)
+            producer = new_producer(REPLAY, properties)
             producer.init_transactions(REPLAY_SECONDS)
             topics = producer.list_topics(stream.topic, timeout=REPLAY_SECONDS).topics
         except KafkaException as e:

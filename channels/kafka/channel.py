@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from flafka.channels.kafka.config import KafkaChannelConfig
+from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.differences import KAFKA
 from flafka.channels.kafka.looking import TopicLookup
 from flafka.channels.kafka.onlooker import KafkaOnlooker
@@ -51,8 +50,9 @@ from flafka.plugins import (
     Taken,
     Whereabouts,
 )
-from flafka.plugins.kafka.clients import CONSUMER, NO_BROKERS, reason, unanswered
-from flafka.plugins.kafka.errors import ReportedErrors, metadata, unusable
+from flafka.plugins.kafka.admin import NO_BROKERS, unanswered
+from flafka.plugins.kafka.clients import new_admin, new_consumer
+from flafka.plugins.kafka.errors import ReportedErrors, metadata, reason, unusable
 from flafka.plugins.kafka.offsets import RecordsLost, committed, members_of, watermarks
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
@@ -102,7 +102,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             raise Retry(f"{whose}{foreign}")
         self._cluster_id, there = found.cluster_id or "", config.topic in found.topics
         properties: dict[str, Any] = {**client, "error_cb": heard}
-        admin = AdminClient(properties)
+        admin = new_admin(CHANNEL, properties)
         self._topic_ids = TopicIds(admin, config.topic)
         try:
             topic = Topic(admin, self)
@@ -143,7 +143,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         except Retry as e:
             yield str(e)
             return
-        admin = AdminClient(client)
+        admin = new_admin(CHANNEL, client)
         try:
             yield from map(Caution, unanswered(config.bootstrap_servers))
             topic = Topic(admin, self)
@@ -177,7 +177,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """
         try:
             client = self._client(self.config.producer)
-            return Topic(AdminClient(client), self).writable(client)
+            return Topic(new_admin(CHANNEL, client), self).writable(client)
         except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
             self.log.debug("the brokers cannot be asked: %s", e)
             return False
@@ -185,14 +185,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _exists(self) -> bool:
         """Return False if the brokers say that there is no such topic; True where they do not answer."""
         try:
-            return Topic(AdminClient(self._client(self.config.producer)), self).exists()
+            return Topic(new_admin(CHANNEL, self._client(self.config.producer)), self).exists()
         except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
             self.log.debug("the brokers cannot be asked: %s", e)
             return True
 
     def _limits(self) -> Limits:
         """Ask the brokers for the topic's limits. Raises KafkaException or TimeoutError."""
-        return Topic(AdminClient(self._client(self.config.producer)), self).limits()
+        return Topic(new_admin(CHANNEL, self._client(self.config.producer)), self).limits()
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
@@ -336,7 +336,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """Return the group's members, by their static ids if they have one, and their hosts."""
         name = group or self.config.group_id
         try:
-            members = members_of(AdminClient(self._client(self.config.consumer)), name, REQUEST_SECONDS)
+            members = members_of(new_admin(CHANNEL, self._client(self.config.consumer)), name, REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
         found: dict[str, list[int]] = {}
@@ -384,12 +384,12 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     def _ids(self) -> TopicIds:
         if self._topic_ids is None:
-            self._topic_ids = TopicIds(AdminClient(self._client(self.config.consumer)), self.config.topic)
+            self._topic_ids = TopicIds(new_admin(CHANNEL, self._client(self.config.consumer)), self.config.topic)
         return self._topic_ids
 
     def _onlooker(self, group: str | None, properties: Mapping[str, str] = MappingProxyType({})) -> Consumer:
         group = group or self.config.group_id
-        return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group, **properties})
+        return new_consumer(CHANNEL, {**self._client(self.config.consumer), "group.id": group, **properties})
 
     def _outside(self) -> OutsideCommits:
         return OutsideCommits(self._onlooker, self.confirm, self.log)

@@ -10,8 +10,17 @@ import pydantic
 
 from flafka.channels.kafka.records import Format
 from flafka.plugins import Config, OverflowConfig, Problem, agreement, option, with_default
-from flafka.plugins.kafka.clients import ConsumerConfig, ProducerConfig
+from flafka.plugins.kafka.clients import Access, Role
+from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig
 from flafka.plugins.kafka.topics import own_topic
+
+CHANNEL = Role(
+    "the channel `kafka`",
+    (
+        Access("the topic of a channel `kafka`", ("Read", "Write", "Describe", "Create")),
+        Access("the consumer groups of a channel `kafka` and of its sinks", ("Read", "Describe")),
+    ),
+)
 
 
 class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):

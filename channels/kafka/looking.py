@@ -8,8 +8,10 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from flafka.channels.kafka.config import CHANNEL
 from flafka.plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
-from flafka.plugins.kafka.clients import CONSUMER, reason
+from flafka.plugins.kafka.clients import new_consumer
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import offsets_at, read_up_to, watermarks
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
@@ -22,7 +24,7 @@ class TopicLookup:
 
     def __init__(self, properties: Mapping[str, Any], topic: str, group: str, decode: Decode) -> None:
         """`group` is neither joined nor committed to: the name of one that the client's ACLs allow."""
-        self._properties = {**CONSUMER, **properties, "group.id": group}
+        self._properties = {**properties, "group.id": group}
         self._topic, self._decode = topic, decode
 
     def at(self, time: int) -> dict[int, int]:
@@ -42,7 +44,7 @@ class TopicLookup:
 
     def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
         """Yield a span of records, as `KafkaBackedChannel.read` does."""
-        consumer = Consumer(self._properties)
+        consumer = new_consumer(CHANNEL, self._properties)
         try:
             at = TopicPartition(self._topic, claim.partition, start)
             records = (_record(one) for one in read_up_to(consumer, at, end, REQUEST_SECONDS))
@@ -75,7 +77,7 @@ class TopicLookup:
 
     def _asked(self, ask: Callable[[Consumer], Any]) -> Any:
         try:
-            with closing(Consumer(self._properties)) as consumer:
+            with closing(new_consumer(CHANNEL, self._properties)) as consumer:
                 return ask(consumer)
         except KafkaException as e:
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e

@@ -11,8 +11,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from flafka.channels.kafka.config import CHANNEL
 from flafka.plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
-from flafka.plugins.kafka.clients import CONSUMER, accepts, reason
+from flafka.plugins.kafka.admin import accepts
+from flafka.plugins.kafka.clients import new_admin, new_consumer
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import committed, watermarks
 
 MONITORING_REQUEST_SECONDS = 3.0
@@ -101,7 +104,7 @@ class KafkaOnlooker(Onlooker):
         name = group or self._group
         consumer = self._consumers.get(name)
         if consumer is None:
-            consumer = self._consumers[name] = Consumer({**CONSUMER, **self._client, **_SMALL, "group.id": name})
+            consumer = self._consumers[name] = new_consumer(CHANNEL, {**self._client, **_SMALL, "group.id": name})
         return consumer
 
     def _left(self, consumer: Consumer) -> dict[int, _Range]:
@@ -157,7 +160,7 @@ class KafkaOnlooker(Onlooker):
         if time.monotonic() < self._retention_due:
             return self._retention
         if self._admin is None:
-            self._admin = AdminClient(self._client)
+            self._admin = new_admin(CHANNEL, self._client)
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         self._retention = None
         with contextlib.suppress(KafkaException, TimeoutError):

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from flafka.channels.kafka.config import KafkaChannelConfig
 from flafka.channels.kafka.records import texts_of
 from flafka.plugins import Batch, Retry
-from flafka.plugins.kafka.clients import reason
+from flafka.plugins.kafka.errors import reason
 
 MISSING_PARTITION_SECONDS = 10.0
 """A partition that is not there is looked for again after so long."""

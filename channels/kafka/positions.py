@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from flafka.channels.kafka.config import CHANNEL
 from flafka.plugins import FlafkaError, LastRecord, PartitionClaim, Retry
-from flafka.plugins.kafka.clients import CONSUMER, reason
+from flafka.plugins.kafka.clients import new_consumer
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import (
     NO_TOPIC_ID,
     VERSION,
@@ -213,7 +215,7 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
     known = {claim: before for claim, before in read.items() if before.last != LastRecord()}
     if not known:
         return
-    with contextlib.closing(Consumer({**CONSUMER, **properties, **ONE_RECORD})) as consumer:
+    with contextlib.closing(new_consumer(CHANNEL, {**properties, **ONE_RECORD})) as consumer:
         for claim, (offset, last, committed) in known.items():
             log, start = PartitionLog(consumer, claim), None
             if last.leader_epoch >= 0:
@@ -234,7 +236,7 @@ def leader_epochs(
     if not positions:
         return found
     with (
-        contextlib.closing(Consumer({**CONSUMER, **properties, **ONE_RECORD})) as consumer,
+        contextlib.closing(new_consumer(CHANNEL, {**properties, **ONE_RECORD})) as consumer,
         contextlib.suppress(KafkaException, Retry),  # not worth a failure: the partition is read without it
     ):
         for claim, offset in positions.items():

@@ -13,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from flafka.channels.kafka.config import KafkaChannelConfig
+from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.delivery import DeliveryReports
 from flafka.channels.kafka.partitions import Partitions
 from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
 from flafka.channels.kafka.standstill import Standstill
 from flafka.plugins import Batch, Component, EventId, Rejected, Retry
-from flafka.plugins.kafka.clients import BROKEN, PROBE_SECONDS, failure, is_broken, reason
+from flafka.plugins.kafka.admin import PROBE_SECONDS
+from flafka.plugins.kafka.clients import new_producer
 from flafka.plugins.kafka.consumer import STANDING_SECONDS
-from flafka.plugins.kafka.errors import RECORD_REFUSALS, ReportedErrors, login
+from flafka.plugins.kafka.errors import BROKEN, RECORD_REFUSALS, ReportedErrors, failure, is_broken, login, reason
 from flafka.plugins.kafka.properties import number
 from flafka.plugins.shared import flumeevent
 from flafka.plugins.threads import start_thread
@@ -300,7 +301,7 @@ class ChannelProducer:
         wanted = int(number(self._properties.get("batch.size")) or BATCH_BYTES)
         size = min(wanted, self._limits.record_bytes)
         try:
-            return Producer({**self._properties, "batch.size": size, **more})
+            return new_producer(CHANNEL, {**self._properties, "batch.size": size, **more})
         except KafkaException as e:
             raise Retry(f"channel {self.name}: {self._why(e)}") from e
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.channels.kafka.calls import Calls
+from flafka.channels.kafka.config import CHANNEL
 from flafka.channels.kafka.fetched import Fetched
 from flafka.channels.kafka.positions import (
     Before,
@@ -75,7 +76,7 @@ class KafkaReader(Poller, Reader):
         log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(properties, f"{claim.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
+        super().__init__(CHANNEL, properties, f"{claim.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
         self._claim, self._owner, self._decode = claim, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
         self._unread = UnreadPartitions(topic_ids, claim.group)

@@ -14,7 +14,7 @@ from flafka.channels.kafka.config import KafkaChannelConfig
 from flafka.channels.kafka.positions import topic_id_of
 from flafka.channels.kafka.producing import MAX_RECORD_BYTES, Limits
 from flafka.plugins import KafkaBackedChannel, Retry
-from flafka.plugins.kafka.clients import answers, create_topic
+from flafka.plugins.kafka.admin import answers, create_topic
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 EXISTS_SECONDS = 2.0

@@ -13,7 +13,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins.errors import FlafkaError, Retry
-from flafka.plugins.kafka.clients import CONSUMER, raising, reason
+from flafka.plugins.kafka.clients import Role, new_consumer
+from flafka.plugins.kafka.errors import raising, reason
 from flafka.plugins.metrics import Metrics
 from flafka.plugins.threads import start_thread
 
@@ -46,7 +47,13 @@ class Poller(ABC):
     """
 
     def __init__(
-        self, properties: Mapping[str, Any], name: str, poll_seconds: float, metrics: Metrics, log: logging.Logger
+        self,
+        role: Role,
+        properties: Mapping[str, Any],
+        name: str,
+        poll_seconds: float,
+        metrics: Metrics,
+        log: logging.Logger,
     ) -> None:
         """`metrics` get the time that polls take, as `KafkaEventGetTimer`."""
         self.group = str(properties["group.id"])
@@ -55,7 +62,7 @@ class Poller(ABC):
         self.error: Exception | None = None
         self.closing = False
         self._client: Mapping[str, Any] = {**properties}
-        self.consumer = Consumer({**CONSUMER, **properties})
+        self.consumer = new_consumer(role, properties)
         self._poll_seconds, self._metrics, self._log, self._paused = poll_seconds, metrics, log, False
         self._busy_until = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

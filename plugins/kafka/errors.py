@@ -9,15 +9,15 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins.component import require
 from flafka.plugins.errors import Retry, Unreachable
+from flafka.plugins.kafka.clients import ASK, new_admin
 from flafka.plugins.kafka.timeouts import CONNECT_SECONDS
 
 EXPLANATION_SECONDS = 1.0
@@ -32,6 +32,10 @@ _RIGHTS = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "cluster",
 }
+BROKEN = (KafkaException, SystemError)
+"""Exceptions that `poll` and `flush` of a producer raise once after a fatal error.
+
+SystemError comes amid delivery callbacks, where Python takes the client's exception for a bug."""
 AWAY = frozenset(
     (
         KafkaError._ALL_BROKERS_DOWN,
@@ -104,7 +108,7 @@ def metadata(client: Mapping[str, Any], seconds: float, whose: str = "") -> Any:
     heard = ReportedErrors()
     properties: dict[str, Any] = {**client, "error_cb": heard}
     try:
-        admin = AdminClient(properties)
+        admin = new_admin(ASK, properties)
     except KafkaException as e:
         raise Retry(whose + sentence(e)) from e
     deadline = time.monotonic() + seconds
@@ -405,3 +409,37 @@ def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
         finally:
             os.close(fd)
     return context
+
+
+reason = sentence
+"""Alias of `errors.sentence`, under which other modules know it."""
+
+
+def failure(error: Any, text: str) -> Retry:
+    """Return the exception with that text for a client's error: Unreachable where brokers are away, else Retry."""
+    known = error.args[0] if isinstance(error, KafkaException) else error
+    away = isinstance(error, TimeoutError) or known.code() in AWAY
+    return Unreachable(text) if away else Retry(text)
+
+
+def is_broken(error: Exception) -> bool:
+    """Return True if the producer that raised the error refuses all work from now on."""
+    if isinstance(error, KafkaException):
+        return bool(error.args[0].fatal() or error.args[0].code() == KafkaError._FATAL)
+    return isinstance(error, SystemError)
+
+
+def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
+    """Return that rebalance callback with the client's errors as Retry.
+
+    What the client itself raised, and a callback lets through, comes out of `poll` as something that no `except`
+    clause for an Exception catches: the thread would end without a word.
+    """
+
+    def wrapped(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            callback(consumer, partitions)
+        except KafkaException as e:
+            raise Retry(reason(e)) from e
+
+    return wrapped

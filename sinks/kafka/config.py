@@ -9,13 +9,28 @@ from typing import Any
 import pydantic
 
 from flafka.plugins import Config, option, with_default
-from flafka.plugins.kafka.clients import ProducerConfig
+from flafka.plugins.kafka.clients import Access, Role
+from flafka.plugins.kafka.config import ProducerConfig
 from flafka.plugins.kafka.properties import number
 from flafka.plugins.kafka.topics import checked_topic, own_topic
 from flafka.sinks.bucketpath import BucketPath, literals
 
 TRANSACTION_MS = 60_000
 """Default of `transaction.timeout.ms`."""
+
+
+SINK = Role(
+    "the sink `kafka`",
+    (
+        Access("topics that a sink `kafka` writes", ("Write", "Describe")),
+        Access("the consumer groups of a channel `kafka` and of its sinks", ("Read", "Describe")),
+        Access("the transactional ids that begin with `flafka`", ("Write", "Describe")),
+    ),
+)
+COMMIT_LOG = Role(
+    "the commit log of a sink `kafka`",
+    (Access("`<topic>.positions`", ("Read", "Write", "Describe", "Create")),),
+)
 
 
 class KafkaSinkConfig(ProducerConfig):

@@ -9,11 +9,13 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import FlafkaError, PartitionClaim, Retry
-from flafka.plugins.kafka.clients import CONSUMER, PROBE_SECONDS, create_topic, reason
+from flafka.plugins.kafka.admin import PROBE_SECONDS, create_topic
+from flafka.plugins.kafka.clients import new_admin, new_consumer
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import read_up_to, watermarks
+from flafka.sinks.kafka.config import COMMIT_LOG
 from flafka.sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
@@ -80,14 +82,14 @@ class Positions:
     def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         # The channel's group, which it neither joins nor commits to: clients with ACLs may use no other.
         properties = {"group.id": group, "isolation.level": isolation}
-        return Consumer({**CONSUMER, **self._client, **properties})
+        return new_consumer(COMMIT_LOG, {**self._client, **properties})
 
     def _partition(self, claim: PartitionClaim) -> int:
         return claim.partition % self._partitions
 
     def open(self) -> bool:
         """Create the topic where it is missing. False where that is not allowed. Raises Retry."""
-        admin = AdminClient(self._client)
+        admin = new_admin(COMMIT_LOG, self._client)
         try:
             topics = admin.list_topics(timeout=PROBE_SECONDS).topics
             if self.name in topics:

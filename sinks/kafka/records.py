@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
 from flafka.plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
-from flafka.plugins.kafka.clients import NO_BROKERS, PROBE_SECONDS, missing, probed, reason
-from flafka.plugins.kafka.errors import metadata
+from flafka.plugins.kafka.admin import NO_BROKERS, PROBE_SECONDS, missing, probed
+from flafka.plugins.kafka.clients import new_admin
+from flafka.plugins.kafka.errors import metadata, reason
 from flafka.plugins.kafka.properties import client_properties, number
 from flafka.plugins.shared import flumeevent
 from flafka.sinks.bucketpath import BucketPath
-from flafka.sinks.kafka.config import KafkaSinkConfig
+from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
 from flafka.sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings
 from flafka.sinks.kafka.writers import Writer
 
@@ -49,7 +49,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         for trouble in missing(self._client, self.config, self.config.writes()):
             raise Retry(trouble)
         self._cluster_id = self._find_cluster()
-        self._topics = Topics(self.config, AdminClient(self._client()))
+        self._topics = Topics(self.config, new_admin(SINK, self._client()))
 
     def close(self) -> None:
         """Forget the cluster."""

@@ -18,11 +18,13 @@ from flafka.plugins import (
     Resumed,
     Retry,
 )
-from flafka.plugins.kafka.clients import CONSUMER, reason, refused_group
+from flafka.plugins.kafka.admin import refused_group
+from flafka.plugins.kafka.clients import new_consumer
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.plugins.kafka.offsets import committed as group_offsets
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
-from flafka.sinks.kafka.config import KafkaSinkConfig
+from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
 from flafka.sinks.kafka.differences import KAFKA
 from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.positions import Positions
@@ -230,5 +232,5 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
     def _onlooker(self, group: str) -> Consumer:
         """Reads the group's offsets without being a member, waiting for transactions that are about to end."""
         if group not in self._onlookers:
-            self._onlookers[group] = Consumer({**CONSUMER, **self._client(), "group.id": group})
+            self._onlookers[group] = new_consumer(SINK, {**self._client(), "group.id": group})
         return self._onlookers[group]

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins import Retry
-from flafka.plugins.kafka.clients import PROBE_SECONDS, reason
+from flafka.plugins.kafka.admin import PROBE_SECONDS
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.kafka.topics import INTERNAL_TOPICS, checked_topic
 from flafka.sinks.kafka.config import KafkaSinkConfig

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
-from flafka.plugins.kafka.clients import PRODUCER, reason
-from flafka.plugins.kafka.errors import RECORD_REFUSALS
+from flafka.plugins.kafka.clients import new_producer
+from flafka.plugins.kafka.errors import RECORD_REFUSALS, reason
 from flafka.plugins.kafka.offsets import OffsetMetadata
+from flafka.sinks.kafka.config import SINK
 
 TRANSACTION_CALL_SECONDS = 30.0
 """Time in which brokers answer one call about a transaction: its begin, its offsets, its commit or its abort."""
@@ -53,7 +54,7 @@ class Writer:
         self._error: KafkaError | None = None
         self._late = False
         """True after a missing acknowledgement: after an outage a client may never send again."""
-        self._producer = Producer({**PRODUCER, **properties, **({"batch.num.messages": 1} if alone else {})})
+        self._producer = new_producer(SINK, {**properties, **({"batch.num.messages": 1} if alone else {})})
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
         """Queue one record, of an event or of none. Raises Conflict where the producer was fenced, and

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pydantic
 
 from flafka.plugins import Config, Problem, agreement, option, with_default
-from flafka.plugins.kafka.clients import ConsumerConfig
+from flafka.plugins.kafka.clients import Access, Role
+from flafka.plugins.kafka.config import ConsumerConfig
 from flafka.plugins.kafka.topics import checked_topic
 from flafka.plugins.shared.regex import backtracking
 
@@ -31,6 +32,15 @@ _BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
 """Meanings of the values of auto.offset.reset."""
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own topics, which a pattern never means."""
+
+
+SOURCE = Role(
+    "the source `kafka`",
+    (
+        Access("topics that a source `kafka` reads", ("Read", "Describe")),
+        Access("the consumer group of a source `kafka`", ("Read", "Describe")),
+    ),
+)
 
 
 class KafkaSourceConfig(ConsumerConfig):

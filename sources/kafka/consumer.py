@@ -12,10 +12,11 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import FlafkaError, Metrics
-from flafka.plugins.kafka.clients import PROBE_SECONDS
+from flafka.plugins.kafka.admin import PROBE_SECONDS
 from flafka.plugins.kafka.consumer import Poller, weight
 from flafka.plugins.kafka.offsets import OffsetMetadata, committed, metadata_of, watermarks
 from flafka.plugins.kafka.timeouts import BUSY_POLL_SECONDS, REQUEST_SECONDS
+from flafka.sources.kafka.config import SOURCE
 from flafka.sources.kafka.topicids import TopicIdRequests
 
 COMMIT_SECONDS = 0.5
@@ -50,7 +51,7 @@ class TopicConsumer(Poller):
     ) -> None:
         """Reads these topics; with `matches` those that it says of, the ones that are created later too."""
         name = f"{properties['group.id']}-source"
-        super().__init__({"enable.partition.eof": False, **properties}, name, BUSY_POLL_SECONDS, metrics, log)
+        super().__init__(SOURCE, {"enable.partition.eof": False, **properties}, name, BUSY_POLL_SECONDS, metrics, log)
         self._begins = begins
         self._topics, self._matches, self._look_due = topics, matches, 0.0
         self._queue: deque[Message] = deque()

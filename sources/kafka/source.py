@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from flafka.plugins import Batch, Difference, Event, FlafkaError, Retry, Source
-from flafka.plugins.kafka.clients import NO_BROKERS, missing, probed
+from flafka.plugins.kafka.admin import NO_BROKERS, missing, probed
 from flafka.plugins.kafka.consumer import Fenced
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.shared import flumeevent

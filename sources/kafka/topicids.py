@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
+from flafka.plugins.kafka.clients import new_admin
 from flafka.plugins.kafka.offsets import NO_TOPIC_ID
 from flafka.plugins.kafka.timeouts import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
+from flafka.sources.kafka.config import SOURCE
 
 _ANSWERS = frozenset(
     {
@@ -32,8 +33,8 @@ class TopicIdRequests:
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._admin = AdminClient(
-            {name: value for name, value in properties.items() if not name.startswith("group.")}
+        self._admin = new_admin(
+            SOURCE, {name: value for name, value in properties.items() if not name.startswith("group.")}
         )
         self._requests: dict[str, Any] = {}
         """By topic: futures of the request without an answer yet."""

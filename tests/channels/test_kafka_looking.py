@@ -12,6 +12,7 @@ from flafka.agent.runner.deadletters import stored
 from flafka.channels.kafka import looking
 from flafka.channels.kafka.looking import TopicLookup
 from flafka.plugins import KafkaStream, Retry
+from flafka.plugins.kafka import clients
 
 
 class Half:
@@ -43,7 +44,7 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a replay would leave out what it holds, as if all of it had come before."""
-    monkeypatch.setattr(looking, "Consumer", Half)
+    monkeypatch.setattr(clients, "Consumer", Half)
     monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry, match="topic t cannot be looked at: "):
         TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
@@ -51,8 +52,7 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
 
 def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients with ACLs may read in no other, although nothing joins it or commits to it here."""
-    for module in (looking, stored):
-        monkeypatch.setattr(module, "Consumer", Half)
+    monkeypatch.setattr(clients, "Consumer", Half)
     Half.groups.clear()
     monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry):

@@ -11,6 +11,7 @@ from flafka.agent.services.running import until
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
 from flafka.channels.kafka.producing import ChannelProducer, Limits
 from flafka.plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
+from flafka.plugins.kafka import clients
 from flafka.plugins.kafka.properties import client_properties
 from tests.fixtures.ports import free_port
 
@@ -38,7 +39,7 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
 )
 def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written, wanted):
     made = []
-    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    monkeypatch.setattr(clients, "Producer", lambda properties: made.append(properties) or Producer(properties))
     producing_to("127.0.0.1:1", **{f"kafka.producer.{name}": value for name, value in written.items()}).close()
     assert (made[0]["linger.ms"], made[0].get("sticky.partitioning.linger.ms")) == wanted
 
@@ -47,7 +48,7 @@ def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written,
 def test_no_request_is_larger_than_the_topic_takes(monkeypatch, written, wanted):
     """Brokers would refuse it as a whole, with all of its records."""
     made = []
-    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    monkeypatch.setattr(clients, "Producer", lambda properties: made.append(properties) or Producer(properties))
     properties = {"kafka.producer.batch.size": written} if written else {}
     producer = producing_to("127.0.0.1:1", **properties)
     try:
@@ -76,7 +77,7 @@ def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypat
 def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
     monkeypatch.setattr(producing, "RETIRED_SECONDS", 0.2)
     made = []
-    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
+    monkeypatch.setattr(clients, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
     producer = producing_to("127.0.0.1:1")
     failures = []
 
@@ -122,7 +123,7 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
 
     away = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": room}
     events = Batch.of([Event(b"x"), Event(b"y", {"a": "b"})])
-    monkeypatch.setattr(producing, "Producer", make)
+    monkeypatch.setattr(clients, "Producer", make)
     topic = f"stuck-{format}-{room}-{deaf}"
     producer = producing_to(
         brokers,
@@ -167,7 +168,7 @@ def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, l
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(producing, "Producer", make)
+    monkeypatch.setattr(clients, "Producer", make)
     monkeypatch.setattr(threading.Thread, "start", begin)
     producer = producing_to("127.0.0.1:1", writable=lambda: True)
     try:

@@ -7,7 +7,8 @@ from confluent_kafka import Producer
 
 from flafka.channels.kafka import KafkaChannelConfig
 from flafka.plugins import PartitionClaim, Retry
-from flafka.plugins.kafka.clients import PRODUCER, client_properties, java_properties
+from flafka.plugins.kafka.clients import PRODUCER
+from flafka.plugins.kafka.properties import client_properties, java_properties
 from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
 from flafka.sinks.kafka.writers import TransactionalWriter
 from flafka.sources.kafka import KafkaSourceConfig

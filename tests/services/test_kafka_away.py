@@ -17,7 +17,7 @@ from flafka.agent.cli import group as group_module
 from flafka.agent.cli import main
 from flafka.agent.services import ServiceError
 from flafka.agent.services.running import free_ports, until
-from flafka.plugins.kafka import clients
+from flafka.plugins.kafka import admin
 from tests.system.running import agent_command
 
 
@@ -85,10 +85,10 @@ def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_pat
 
 def test_those_that_answer_are_not(brokers: str) -> None:
     (port,) = free_ports(1)
-    assert clients.unreachable(f"{brokers},PLAINTEXT://127.0.0.1:{port}") == [
+    assert admin.unreachable(f"{brokers},PLAINTEXT://127.0.0.1:{port}") == [
         f"PLAINTEXT://127.0.0.1:{port} (Connection refused)"
     ]
-    assert clients.unreachable("") == []
+    assert admin.unreachable("") == []
 
 
 class NoGroups:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, free_ports, until
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
-from flafka.plugins.kafka.clients import accepts, answers
+from flafka.plugins.kafka.admin import accepts, answers
 from tests.system.outage import outage
 from tests.system.overflow import overflow
 from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, syslog_sources, unique

@@ -26,7 +26,7 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.services.solr import SolrCluster
-from flafka.plugins.kafka.clients import QUIET
+from flafka.plugins.kafka.properties import QUIET
 from tests.fixtures.cores import create_core
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.stores import solr_sink

@@ -32,7 +32,7 @@ from flafka.plugins import (
     Retry,
     Taken,
 )
-from flafka.plugins.kafka.clients import BROKEN, reason
+from flafka.plugins.kafka.errors import BROKEN, reason
 from flafka.plugins.shared.disk import make_directory, sync_directory
 
 PART_BYTES = 900_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from flafka.agent.runner.deadletters.letters import (
     VERSION,
@@ -17,9 +17,10 @@ from flafka.agent.runner.deadletters.letters import (
     KafkaDeadLetters,
     check_version,
 )
+from flafka.agent.sidetopics import BESIDE
 from flafka.agent.topology import AgentSpec, ChannelSpec
 from flafka.plugins import Event, EventId, KafkaStream, Retry
-from flafka.plugins.kafka.clients import CONSUMER, stream_client
+from flafka.plugins.kafka.clients import new_consumer, stream_client
 from flafka.plugins.kafka.offsets import offsets_at, read_up_to, watermarks
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
@@ -157,7 +158,7 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
     is yielded. Raises Retry while brokers are away.
     """
     # The channel's own group, which it neither joins nor commits to: clients with ACLs may use no other.
-    consumer = Consumer({**CONSUMER, **stream_client(stream), "group.id": stream.group})
+    consumer = new_consumer(BESIDE, {**stream_client(stream), "group.id": stream.group})
     try:
         found = consumer.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
         for partition in found.partitions if found is not None else ():

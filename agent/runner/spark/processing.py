@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from flafka.agent.monitoring.latency import BATCH
 from flafka.agent.runner.deadletters.notices import Causes, both
@@ -40,7 +39,9 @@ from flafka.plugins import (
     Retry,
     StreamingSink,
 )
-from flafka.plugins.kafka.clients import create_topic, reason, stream_client
+from flafka.plugins.kafka.admin import create_topic
+from flafka.plugins.kafka.clients import Access, Role, new_admin, stream_client
+from flafka.plugins.kafka.errors import reason
 from flafka.plugins.kafka.offsets import RecordsLost, begins_late
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.plugins.shared.frames import EVENTS
@@ -294,9 +295,15 @@ class Processing:
                 )
 
 
+OUTPUTS = Role(
+    "the outputs of a sink `spark`",
+    (Access("topics of the outputs of a sink `spark`", ("Write", "Describe", "Create")),),
+)
+
+
 def make_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, replication: int) -> None:
     """Create those that are not there, on the brokers of a channel. Raises Retry where that is not possible."""
-    admin = AdminClient(stream_client(stream))
+    admin = new_admin(OUTPUTS, stream_client(stream))
     try:
         there = admin.list_topics(timeout=REQUEST_SECONDS).topics
         for topic in sorted(set(topics) - set(there)):

@@ -20,7 +20,7 @@ from flafka.agent.runner.spark.driver import reason
 from flafka.agent.runner.spark.query import read_topic
 from flafka.agent.testing import session
 from flafka.plugins import KafkaStream, Retry
-from flafka.plugins.kafka.clients import QUIET
+from flafka.plugins.kafka.properties import QUIET
 from tests.simulator.contract.conftest import made
 from tests.simulator.processes import Process
 from tests.simulator.spark import Spark
