@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from flafka.channels.file import FileChannel, FileChannelConfig
+from flafka.channels.file.channel import LOST, METRICS
 from flafka.channels.file.differences import FILES, SPILLABLE
 from flafka.plugins import option
 
@@ -46,5 +48,5 @@ class SpillableMemoryChannel(FileChannel):
     aliases = ("org.apache.flume.channel.SpillableMemoryChannel",)
     differences = (*FILES, *SPILLABLE)
     config_class = SpillableMemoryConfig
-    counters = ()
+    declared_metrics = (*(replace(metric, shown="known") for metric in METRICS), LOST)
     synced = False

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pydantic
 
 from flafka.interceptors.patterns import preserve_existing
-from flafka.plugins import Batch, Config, Interceptor, agreement, option
+from flafka.plugins import Batch, Config, Interceptor, Metric, agreement, option
 
 WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What comes of a body that cannot be read."""
@@ -82,7 +82,9 @@ class JsonInterceptor(Interceptor[JsonConfig]):
     """
 
     type_name = "json"
-    counters = ("JsonFailedCount",)
+    declared_metrics = (
+        Metric("JsonFailedCount", "counter", "events", "Events whose body is not a JSON object that can be used."),
+    )
 
     def __init__(self, config: JsonConfig, name: str = "") -> None:
         super().__init__(config, name)

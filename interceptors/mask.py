@@ -33,7 +33,7 @@ import pydantic
 
 from flafka.interceptors import cards, ipv4
 from flafka.interceptors.patterns import PatternConfig, PatternInterceptor
-from flafka.plugins import Batch, agreement, option
+from flafka.plugins import Batch, Metric, agreement, option
 from flafka.plugins.columns import Array
 from flafka.plugins.problems import suggestion
 from flafka.plugins.shared.octets import bytes_of, rows_at, slices
@@ -134,7 +134,7 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
 
     type_name = "mask"
     hides = True
-    counters = ("EventMaskedCount",)
+    declared_metrics = (Metric("EventMaskedCount", "counter", "events", "Events in which something was hidden."),)
 
     def __init__(self, config: MaskConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from flafka.plugins import Batch, Difference, Event, Interceptor, agreement, option
+from flafka.plugins import Batch, Difference, Event, Interceptor, Metric, agreement, option
 from flafka.plugins.morphline.options import DIFFERENCES, MorphlineConfig
 from flafka.plugins.morphline.record import BODY, Failed, MorphlineRecord, text
 from flafka.plugins.options import with_default
@@ -60,7 +60,10 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         ),
         *DIFFERENCES,
     )
-    counters = ("MorphlineFailedCount", "MorphlineExceptionCount")
+    declared_metrics = (
+        Metric("MorphlineFailedCount", "counter", "events", "Events with which a command of the morphline failed."),
+        Metric("MorphlineExceptionCount", "counter", "events", "Events with which a command raised an error."),
+    )
     pure = False
 
     def __init__(self, config: MorphlineInterceptorConfig, name: str = "") -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
-from flafka.plugins import Batch, Difference, agreement, option
+from flafka.plugins import Batch, Difference, Metric, agreement, option
 from flafka.plugins.columns import Array
 from flafka.plugins.problems import suggestion
 from flafka.plugins.shared.javaclass import cannot_run, is_java_class
@@ -87,7 +87,9 @@ class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
     """
 
     type_name = "regex_extractor"
-    counters = ("UnparsedTimeCount",)
+    declared_metrics = (
+        Metric("UnparsedTimeCount", "counter", "texts", "Matches that are not a time of their pattern."),
+    )
     aliases = (
         f"{_PACKAGE}RegexExtractorInterceptor$Builder",
         f"{_PACKAGE}RegexExtractorInterceptor",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import pyarrow as pa
 
-from flafka.plugins import Batch, Config, Interceptor, agreement, option
+from flafka.plugins import Batch, Config, Interceptor, Metric, agreement, option
 
 
 class SampleConfig(Config):
@@ -52,7 +52,9 @@ class SampleInterceptor(Interceptor[SampleConfig]):
     type_name = "sample"
     pure = False
     pure_with = "by"
-    counters = ("EventUnkeyedCount",)
+    declared_metrics = (
+        Metric("EventUnkeyedCount", "counter", "events", "Events without the header that `by` names."),
+    )
 
     def __init__(self, config: SampleConfig, name: str = "") -> None:
         super().__init__(config, name)

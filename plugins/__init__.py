@@ -52,7 +52,7 @@ from flafka.plugins.kafkachannel import (
     OverflowConfig,
 )
 from flafka.plugins.manager import Components, UnknownType, UnusableType, hookimpl
-from flafka.plugins.metrics import Metrics
+from flafka.plugins.metrics import Metric, Metrics
 from flafka.plugins.options import Config, agreement, option, with_default
 from flafka.plugins.origin import Origin
 from flafka.plugins.problems import Problem
@@ -83,6 +83,7 @@ __all__ = [
     "KafkaBackedChannel",
     "KafkaStream",
     "LastRecord",
+    "Metric",
     "Metrics",
     "MissingExtra",
     "NotCommitted",

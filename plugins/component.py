@@ -19,7 +19,7 @@ from typing_extensions import TypeVar
 
 from flafka.plugins.differences import Difference
 from flafka.plugins.errors import MissingExtra
-from flafka.plugins.metrics import Metrics
+from flafka.plugins.metrics import Metric, Metrics
 from flafka.plugins.options import Config
 
 C = TypeVar("C", bound=Config, default=Any)
@@ -59,8 +59,8 @@ class Component(ABC, Generic[C]):
     """The name in the configuration: `a1.sources.s1.type = <type_name>`."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names for it, Flume's class names among them. Aliases ignore case."""
-    counters: ClassVar[tuple[str, ...]] = ()
-    """Names in `metrics` that are shown from the start, besides those that all components of its kind have."""
+    declared_metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Metrics of the component itself. Those that all components of its kind have are the agent's business."""
     libraries: ClassVar[Mapping[str, str]] = {}
     """Modules that the component imports after it was made, with the extra that brings each, or an empty text.
 

@@ -1,4 +1,4 @@
-"""Counters of one component, under Flume's names."""
+"""Metrics: how a component declares them, and the values that it counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Declaration of a counter or gauge, for `/metrics`, Prometheus, `agent explain` and the documentation."""
+
+    name: str
+    """Flume's name where Flume has one, and otherwise one in the same spelling: `EventReceivedCount`."""
+    kind: Literal["counter", "gauge"]
+    """A counter only grows; `Metrics.set` and `Metrics.ask` make a gauge."""
+    unit: str
+    """`events`, `bytes`, `seconds`; empty where the value has none."""
+    help: str
+    """One sentence with its full stop, for users of Prometheus."""
+    shown: Literal["always", "prometheus", "known"] = "always"
+    """Point in time from which the metric is shown.
+
+    `always`: from the start, as 0. `known`: once it has a value. `prometheus`: in Prometheus, which needs the 0 for a
+    rate, from the start, and in JSON once it has a value.
+    """
 
 
 class Metrics:

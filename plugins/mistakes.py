@@ -11,6 +11,7 @@ import pydantic
 from flafka.plugins.channel import Channel
 from flafka.plugins.component import Component
 from flafka.plugins.interceptor import Interceptor
+from flafka.plugins.metrics import Metric
 from flafka.plugins.options import Config
 from flafka.plugins.sink import CommittingSink, PlainSink, Sink
 from flafka.plugins.source import Source
@@ -32,6 +33,9 @@ def mistakes(cls: type[Component[Any]]) -> Iterator[tuple[str, Any]]:
             theirs = getattr(cls, name)
             if inspect.isfunction(ours) and ours is not theirs and (wrong := _wrong(base, cls, name)):
                 yield wrong, theirs
+    declared: Any = cls.declared_metrics
+    if not (isinstance(declared, tuple) and all(isinstance(one, Metric) for one in declared)):
+        yield 'has other declared_metrics than a tuple of Metric(name, "counter", unit, help)', cls
     for wrong in _unreadable(cls.config_class):
         yield wrong, cls.config_class
 

@@ -14,14 +14,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from flafka.plugins import Config, Source, option
+from flafka.plugins import Config, Metric, Source, option
 from flafka.sources.descriptors import EXHAUSTED, most_open
 
 AT_ONCE = 256
 """Connections accepted in a row before those that are open have their turn again."""
-LIMIT = "OpenConnectionLimit"
-REFUSED = "ConnectionRefusedCount"
-EVICTED = "ConnectionEvictedCount"
+CONNECTION_METRICS = (
+    Metric("OpenConnectionLimit", "gauge", "connections", "Most connections that may be open at a time.", "known"),
+    Metric("ConnectionRefusedCount", "counter", "connections", "Connections refused for lack of room.", "known"),
+    Metric(
+        *("ConnectionEvictedCount", "counter", "connections"),
+        "Connections that never sent anything and were closed to make room.",
+        "known",
+    ),
+)
+"""Metrics of a source that takes connections."""
 
 _PAUSE = 0.05
 """Seconds between two attempts to accept while the kernel lacks something for it."""
@@ -107,7 +114,7 @@ class Connections(Generic[K]):
                 self._files,
             )
         self._keep_reserve()
-        self._metrics.set(LIMIT, self.limit)
+        self._metrics.set("OpenConnectionLimit", self.limit)
         self._metrics.degraded = self._full
 
     def close(self) -> None:
@@ -139,7 +146,7 @@ class Connections(Generic[K]):
             if not admits(address, peer):
                 taken.close()
             elif why := self._why_not(taken, address):
-                self._metrics.add(REFUSED)
+                self._metrics.add("ConnectionRefusedCount")
                 self._complain("refused", "%s is refused: %s", peer, why)
                 reset_at_close(taken)
                 taken.close()
@@ -209,7 +216,7 @@ class Connections(Generic[K]):
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             if oldest.shaking or not unread(oldest.socket):
-                self._metrics.add(EVICTED)
+                self._metrics.add("ConnectionEvictedCount")
                 self._complain(
                     "evicted",
                     "%s never sent anything and is closed to make room for %s: %s",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from flafka.plugins import Config, option
+from flafka.plugins import Config, Metric, option
 from flafka.sources.listening import Endpoint, EndpointSource
 
 LARGEST = 1 << 16
@@ -36,9 +36,12 @@ D = TypeVar("D", bound=DatagramConfig)
 class DatagramSource(EndpointSource[D]):
     """A source that listens on a UDP port. While channels are full it does not read: the kernel's buffer fills."""
 
+    declared_metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("KernelDropCount", "counter", "datagrams", "Datagrams that the kernel had no room for."),
+    )
+
     def __init__(self, config: D, name: str, host: str, port: int) -> None:
         super().__init__(config, name, Endpoint(host, [port], kind=socket.SOCK_DGRAM))
-        self.metrics.add("KernelDropCount", 0)  # there from 0 on, as a rate needs it
 
     @property
     def _socket(self) -> socket.socket:

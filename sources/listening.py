@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from flafka.plugins import Config, PortTaken, Retry, Source, option
+from flafka.plugins import Config, Metric, PortTaken, Retry, Source, option
 from flafka.plugins.shared.tls import TlsServerConfig, handshake, refusal
 from flafka.sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
@@ -138,6 +138,20 @@ def _reason(error: OSError) -> str:
 
 C = TypeVar("C", bound=Config)
 K = TypeVar("K", bound=Connection)
+
+
+CERTIFICATE = Metric(
+    *("CertificateSecondsLeft", "gauge", "seconds"),
+    "Time until the certificate of the source expires.",
+    "known",
+)
+"""Metric of a source that speaks TLS."""
+HANDSHAKES = Metric(
+    *("TlsHandshakeFail", "counter", "connections"),
+    "Connections that were closed because their TLS handshake failed.",
+    "known",
+)
+"""Metric of a source that speaks TLS through a `Listener`."""
 
 
 class EndpointSource(Source[C]):

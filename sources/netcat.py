@@ -13,7 +13,7 @@ import pydantic
 
 from flafka.plugins import Batch, option
 from flafka.plugins.shared.charsets import text_codec
-from flafka.sources.connections import Connection
+from flafka.sources.connections import CONNECTION_METRICS, Connection
 from flafka.sources.listening import MAX_BYTES, READ_SIZE, Endpoint, EndpointSource, Listener, TcpConfig
 from flafka.sources.pace import STOP_CHECK_SECONDS
 
@@ -63,6 +63,7 @@ class NetcatSource(EndpointSource[NetcatConfig]):
 
     type_name = "netcat"
     aliases = ("org.apache.flume.source.NetcatSource",)
+    declared_metrics = CONNECTION_METRICS
 
     def __init__(self, config: NetcatConfig, name: str = "") -> None:
         super().__init__(config, name, Endpoint(config.bind, [config.port]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from flafka.plugins import Batch, Difference, Source, option
+from flafka.plugins import Batch, Difference, Metric, Source, option
 from flafka.plugins.shared.rpcevents import RpcBatchBuilder
 from flafka.plugins.threads import complain_rarely
 from flafka.sources import serving
@@ -389,6 +389,15 @@ class RpcConnection(asyncio.Protocol):
 
 class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
     """A source that is called: OK is answered when every required channel has stored the events."""
+
+    declared_metrics = (
+        *ServingSource.declared_metrics,
+        Metric(
+            *("RequestTimeoutCount", "counter", "requests"),
+            "Requests that were answered FAILED because they were not stored in time.",
+            "known",
+        ),
+    )
 
     @abstractmethod
     def _events(self) -> RpcBatchBuilder:

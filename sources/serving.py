@@ -9,15 +9,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from flafka.plugins import Batch, Retry, Source
+from flafka.plugins import Batch, Metric, Retry, Source
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.shared.tls import TlsServerConfig, refusal
 from flafka.plugins.threads import in_words, start_thread
-from flafka.sources.connections import Connection, Connections
+from flafka.sources.connections import CONNECTION_METRICS, Connection, Connections
 from flafka.sources.ipfilter import IpFilter
-from flafka.sources.listening import MAX_BYTES, Endpoint, EndpointSource, TcpConfig
+from flafka.sources.listening import CERTIFICATE, MAX_BYTES, Endpoint, EndpointSource, TcpConfig
 from flafka.sources.pace import STOP_CHECK_SECONDS
 
 OVERHEAD = 1024
@@ -236,6 +236,7 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
     """Answers a request when every required channel has stored its events; requests that wait travel together."""
 
     in_flight = 4
+    declared_metrics: ClassVar[tuple[Metric, ...]] = (*CONNECTION_METRICS, CERTIFICATE)
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name, Endpoint(config.bind, [config.port], config))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from flafka.plugins import Metrics
+from flafka.plugins import Metric, Metrics
+
+FILE_METRICS = (
+    Metric("FollowedFileCount", "gauge", "files", "Files that the source follows or has still to read.", "known"),
+    Metric("UnreadableCount", "gauge", "files", "Files and directories that cannot be read at present.", "known"),
+)
+"""Metrics of a source that reads files."""
 
 
 class Troubles:

@@ -17,7 +17,7 @@ from flafka.agent.cli.address import Address, NoAnswer, address_of
 from flafka.agent.cli.configured import Chosen, configuration_options
 from flafka.agent.cli.output import brief, json_option, short, span
 from flafka.agent.config import chosen_agent
-from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.monitoring.definitions import BATCH
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -147,7 +147,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
         lag,
         unit,
         figures.get("LagSeconds"),
-        figures.get(BATCH),
+        figures.get(BATCH.name),
         figures.get("EventRejectedCount"),
         figures.get("EventFilteredCount") if kind == "interceptor" else None,
         figures.get("KernelDropCount"),

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.monitoring.definitions import BATCH
 from flafka.agent.monitoring.registry import Registry
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.threads import start_thread
@@ -24,11 +24,11 @@ RATE_SECONDS = 10.0
 """Rates are means over so long, or over what there is."""
 
 CHARTED: Mapping[str, tuple[str, ...]] = {
-    "SOURCE": ("EventAcceptedCount", BATCH),
+    "SOURCE": ("EventAcceptedCount", BATCH.name),
     "INTERCEPTOR": ("EventReceivedCount",),
     "ROUTE": (),
-    "CHANNEL": ("EventPutSuccessCount", "ChannelSize", BATCH),
-    "SINK": ("EventDrainSuccessCount", "Lag", "LagSeconds", BATCH),
+    "CHANNEL": ("EventPutSuccessCount", "ChannelSize", BATCH.name),
+    "SINK": ("EventDrainSuccessCount", "Lag", "LagSeconds", BATCH.name),
 }
 """By kind of component: what is kept for charts."""
 RATED = (

@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as MetricFamily
 
-from flafka.plugins import Metrics
+from flafka.agent.monitoring.definitions import UP, family, of_every, of_some
+from flafka.plugins import Metric, Metrics
 
-_SOURCE = (
-    "AppendAcceptedCount AppendBatchAcceptedCount AppendBatchReceivedCount AppendReceivedCount ChannelWriteFail "
-    "EventAcceptedCount EventReadFail EventReceivedCount GenericProcessingFail OpenConnectionCount"
-)
-_CHANNEL = (
-    "ChannelCapacity ChannelFillPercentage ChannelSize EventPutAttemptCount EventPutSuccessCount "
-    "EventTakeAttemptCount EventTakeSuccessCount"
-)
-_SINK = (
-    "BatchCompleteCount BatchEmptyCount BatchUnderflowCount ChannelReadFail ConnectionClosedCount "
-    "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventWriteFail"
-)
-_INTERCEPTOR = "EventReceivedCount EventFilteredCount"
-_ROUTE = "EventRoutedCount"
-COUNTERS = {
-    "SOURCE": _SOURCE.split(),
-    "CHANNEL": _CHANNEL.split(),
-    "SINK": _SINK.split(),
-    "INTERCEPTOR": _INTERCEPTOR.split(),
-    "ROUTE": _ROUTE.split(),
-}
-"""The names every component of a kind shows, at 0 where nothing was counted: of the first three those that Flume's
-dashboards expect; Flume shows no interceptors. A route is what one source puts into one channel, `ROUTE.s1.c1`."""
-REJECTED = {"SOURCE": {"EventRejectedCount": 0.0}, "SINK": {"EventRejectedCount": 0.0}}
-"""Counters that Prometheus gets from 0 on, too: it makes no rate of one that appears later."""
-
-GAUGES = frozenset(["ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "OpenConnectionCount"])
-"""Gauges among these names. `Metrics.set` makes others."""
-
-
-HELP = {
-    "Lag": "Events of the channel that are not delivered; records, where the channel is Kafka's and each holds many",
-    "LagSeconds": "Seconds since the oldest event that is not delivered came into the channel",
-    "Backlog": "Lag of a sink on a Kafka channel, under its former name",
-    "RetentionSecondsLeft": "Seconds until Kafka deletes the oldest event that is not delivered",
-}
-"""Help texts for Prometheus of figures that Flume does not have."""
+UNDECLARED = "A metric of a plugin that does not declare it."
 
 
 @dataclass
@@ -61,13 +26,24 @@ class Monitored:
     metrics: Metrics
     start_time: int
     """Milliseconds since the epoch."""
-    counters: tuple[str, ...] = ()
-    """Names besides `COUNTERS` of the kind."""
+    declared: tuple[Metric, ...] = ()
+    """Metrics of the component itself."""
 
     def values(self) -> dict[str, float]:
-        """Return the counters, 0 where nothing was counted."""
-        names = (*COUNTERS[self.kind], *self.counters)
-        return {**dict.fromkeys(names, 0.0), **self.metrics.snapshot()}
+        """Return the present values, and 0 for a metric that is always shown."""
+        return self._values("always")
+
+    def for_prometheus(self) -> dict[str, float]:
+        """Return `values`, and 0 for a metric that Prometheus gets from the start."""
+        return self._values("always", "prometheus")
+
+    def _values(self, *shown: str) -> dict[str, float]:
+        always = (metric.name for metric in (*of_every(self.kind), *self.declared) if metric.shown in shown)
+        return {**dict.fromkeys(always, 0.0), **self.metrics.snapshot()}
+
+    def declarations(self) -> dict[str, Metric]:
+        """Return the metrics of the component and of its kind, by name."""
+        return {**{metric.name: metric for metric in self.declared}, **of_some(self.kind)}
 
 
 class Registry:
@@ -91,11 +67,11 @@ class Registry:
         self.waiting: Callable[[], Mapping[str, str]] = dict
         """Returns the components that have not taken events since the agent's start, with the reason."""
 
-    def add(self, kind: str, name: str, metrics: Metrics, counters: Iterable[str] = ()) -> None:
-        """Show this component from now on; `counters` are names besides `COUNTERS` of its kind."""
+    def add(self, kind: str, name: str, metrics: Metrics, declared: Iterable[Metric] = ()) -> None:
+        """Show this component from now on; `declared` are its own metrics, besides the ones of its kind."""
         known = next((one for one in self._before if one.metrics is metrics), None)
         start = known.start_time if known is not None else int(time.time() * 1000)
-        self.components.append(Monitored(kind, name, metrics, start, tuple(counters)))
+        self.components.append(Monitored(kind, name, metrics, start, tuple(declared)))
 
     def clear(self) -> None:
         """Show nothing any more: what is added again has the time at which it was first added."""
@@ -157,38 +133,29 @@ class Registry:
                 found[f"{c.kind}.{c.name}"] = "; ".join(filter(None, reasons))
         return found
 
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus' view: `flafka_event_accepted_total{agent,kind,name}`."""
+    def collect(self) -> Iterator[MetricFamily]:
+        """Yield the families of Prometheus: `flafka_event_accepted_total{agent,kind,name}`."""
         families: dict[str, Any] = {}
-        gauges = GAUGES.union(*(component.metrics.gauges() for component in self.components))
+        declared: dict[str, Metric] = {UP.name: UP}
         for component in self.components:
-            labels = [self.agent, component.kind.lower(), component.name]
-            for name, value in (REJECTED.get(component.kind, {}) | component.values()).items():
-                family = families.get(name)
-                if family is None:
-                    make = GaugeMetricFamily if name in gauges else CounterMetricFamily
-                    called = name if name in gauges else name.removesuffix("Count")
-                    family = families[name] = make(
-                        f"flafka_{_snake(called)}",
-                        HELP.get(name, f"Flume's {name}"),
-                        labels=["agent", "kind", "name"],
-                    )
-                family.add_metric(labels, value)
-            if component.kind == "ROUTE":  # it counts only
-                continue
-            up = families.setdefault(
-                "Up",
-                GaugeMetricFamily(
-                    "flafka_up", "1 while the latest attempt succeeded", labels=["agent", "kind", "name"]
-                ),
-            )
-            up.add_metric(labels, 0 if component.metrics.last_error else 1)
+            declared = component.declarations() | declared
+        gauges: frozenset[str] = frozenset().union(*(component.metrics.gauges() for component in self.components))
+        for component in self.components:
+            values = component.for_prometheus()
+            if component.kind != "ROUTE":  # a route counts only
+                values[UP.name] = 0 if component.metrics.last_error else 1
+            for name, value in values.items():
+                if name not in families:
+                    kind: Literal["counter", "gauge"] = "gauge" if name in gauges else "counter"
+                    families[name] = _family(declared.get(name) or Metric(name, kind, "", UNDECLARED))
+                families[name].add_metric([self.agent, component.kind.lower(), component.name], value)
         yield from families.values()
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    made = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
+    return made(family(metric.name, metric.kind), metric.help, labels=["agent", "kind", "name"])
 
 
 def _text(name: str, value: float) -> str:
     return str(int(value)) if name.endswith("Timer") or float(value).is_integer() else str(value)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

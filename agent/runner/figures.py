@@ -12,7 +12,7 @@ from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.runner.local.sources import SourceRunner
 from flafka.agent.runner.spark.supervisor import SparkRunner
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
-from flafka.plugins import Metrics
+from flafka.plugins import Metric, Metrics
 
 
 def show_figures(
@@ -25,27 +25,29 @@ def show_figures(
 ) -> None:
     """Show the figures of all parts, sources first. `spark` runs the sinks that `sinks` have not."""
 
-    def intercepting(owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]) -> None:
-        registry.add("INTERCEPTOR", metrics_of_interceptor(spec, owner, name), metrics, counters)
+    def intercepting(owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, declared: tuple[Metric, ...]) -> None:
+        registry.add("INTERCEPTOR", metrics_of_interceptor(spec, owner, name), metrics, declared)
 
     for source in sources:
-        registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
+        registry.add("SOURCE", source.spec.name, source.metrics, source.source.declared_metrics)
         for one in source.interceptors:
-            intercepting(source.spec, one.name, one.metrics, one.counters)
+            intercepting(source.spec, one.name, one.metrics, one.declared_metrics)
         for channel_name, metrics in source.routed.items():
             registry.add("ROUTE", route_of(source.spec, channel_name), metrics)
     for channel in channels:
-        registry.add("CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters))
+        registry.add(
+            "CHANNEL", channel.name, channel.metrics, (*channel.channel.declared_metrics, *channel.declared_metrics)
+        )
     for delivery in (member.delivery for runner in sinks for member in runner.members):
-        registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
+        registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.declared_metrics)
         for one in delivery.interceptors:
-            intercepting(delivery.spec, one.name, one.metrics, one.counters)
+            intercepting(delivery.spec, one.name, one.metrics, one.declared_metrics)
     if spark is not None:
         for sink in on_spark(spec):
-            registry.add("SINK", sink.name, spark.metrics[sink.name], sink.cls.counters)
+            registry.add("SINK", sink.name, spark.metrics[sink.name], sink.cls.declared_metrics)
             for interceptor in sink.interceptors:
                 if (counted := spark.interceptors.get((sink.name, interceptor.name))) is not None:
-                    intercepting(sink, interceptor.name, counted, interceptor.cls.counters)
+                    intercepting(sink, interceptor.name, counted, interceptor.cls.declared_metrics)
 
 
 def drained_by(

@@ -29,6 +29,7 @@ from flafka.plugins import (
     EventId,
     FlafkaError,
     FlumeDirectories,
+    Metric,
     PartitionClaim,
     Reader,
     RebalanceListener,
@@ -44,6 +45,18 @@ PARTITIONS = 256
 """Partitions that a run may use: one for each sink."""
 PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
+
+METRICS = (
+    Metric("CheckpointWriteErrorCount", "counter", "attempts", "Failed attempts to save how far sinks have read."),
+    Metric("EventPutErrorCount", "counter", "events", "Events that the disk did not store."),
+    Metric("Open", "gauge", "", "1 until the channel is closed, and 0 then."),
+    Metric("Unhealthy", "gauge", "", "1 while the disk does not store events, and 0 otherwise."),
+)
+LOST = Metric("EventLostCount", "counter", "events", "Events in damaged or lost data files.", "known")
+UNUSED = tuple(
+    Metric(name, "counter", unit, "Always 0: a name that dashboards for Flume expect.")
+    for name, unit in (("CheckpointBackupWriteErrorCount", ""), ("Closed", ""), ("EventTakeErrorCount", "events"))
+)
 
 
 class FileChannel(Channel[FileChannelConfig]):
@@ -65,15 +78,7 @@ class FileChannel(Channel[FileChannelConfig]):
     type_name = "file"
     aliases = ("org.apache.flume.channel.file.FileChannel",)
     differences: ClassVar[Sequence[Difference]] = (*FILES, *FILE)
-    counters: ClassVar[tuple[str, ...]] = (
-        "CheckpointBackupWriteErrorCount",
-        "CheckpointWriteErrorCount",
-        "Closed",
-        "EventPutErrorCount",
-        "EventTakeErrorCount",
-        "Open",
-        "Unhealthy",
-    )
+    declared_metrics: ClassVar[tuple[Metric, ...]] = (*METRICS, LOST, *UNUSED)
     durable = True
     synced: ClassVar[bool] = True
     """True if a put waits for the disk."""

@@ -56,6 +56,14 @@ from flafka.plugins.kafka.errors import ReportedErrors, metadata, reason, unusab
 from flafka.plugins.kafka.offsets import RecordsLost, committed, members_of, watermarks
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
+from flafka.plugins.kafka.metrics import (
+    COMMIT_TIMER,
+    GET_TIMER,
+    RECORDS_LOST,
+    ROLLBACKS,
+    SEND_TIMER,
+    TOPIC_RECREATED,
+)
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
@@ -67,7 +75,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
     differences = KAFKA
-    counters = ("KafkaEventGetTimer", "KafkaEventSendTimer", "KafkaCommitTimer", "RollbackCount")
+    declared_metrics = (GET_TIMER, SEND_TIMER, COMMIT_TIMER, ROLLBACKS, TOPIC_RECREATED, RECORDS_LOST)
 
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
+from flafka.plugins import Batch, Conflict, EventId, FlafkaError, Metric, PartitionClaim, Retry, Sink
 from flafka.plugins.kafka.admin import NO_BROKERS, PROBE_SECONDS, missing, probed
 from flafka.plugins.kafka.clients import new_admin
 from flafka.plugins.kafka.errors import metadata, reason
 from flafka.plugins.kafka.properties import client_properties, number
 from flafka.plugins.shared import flumeevent
+from flafka.plugins.kafka.metrics import SEND_TIMER
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
 from flafka.sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings
@@ -26,7 +27,7 @@ ID = "flafka.id"
 class KafkaRecords(Sink[KafkaSinkConfig]):
     """Makes records of events and produces them."""
 
-    counters: ClassVar[tuple[str, ...]] = ("KafkaEventSendTimer",)
+    declared_metrics: ClassVar[tuple[Metric, ...]] = (SEND_TIMER,)
     names_events: ClassVar[bool] = False
     """True if records carry the header `ID`."""
 

@@ -25,6 +25,7 @@ from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.plugins.kafka.offsets import committed as group_offsets
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
+from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.sinks.kafka.differences import KAFKA
 from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.positions import Positions
@@ -42,7 +43,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.sink.kafka.KafkaSink",)
     differences = KAFKA
-    counters = ("KafkaEventSendTimer", "RollbackCount")
+    declared_metrics = (SEND_TIMER, ROLLBACKS)
     remote = False  # a transaction ends where it began
     plain = PlainKafkaSink
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from flafka.plugins import Batch, Difference
+from flafka.plugins import Batch, Difference, Metric
 from flafka.sources.http.config import HttpSourceConfig
 from flafka.sources.listening import Endpoint
 from flafka.sources.serving import ServingSource
@@ -21,6 +21,14 @@ class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
 
     type_name = "http"
     aliases = ("org.apache.flume.source.http.HTTPSource",)
+    declared_metrics = (
+        *ServingSource.declared_metrics,
+        Metric(
+            *("ChannelFail", "counter", "requests"),
+            "Requests that were not stored in time, or ended before they were.",
+            "known",
+        ),
+    )
     differences = (
         Difference(
             flume="a header that is null is there, without a value",

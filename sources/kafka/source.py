@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from flafka.plugins import Batch, Difference, Event, FlafkaError, Retry, Source
+from flafka.plugins import Batch, Difference, Event, FlafkaError, Metric, Retry, Source
 from flafka.plugins.kafka.admin import NO_BROKERS, missing, probed
 from flafka.plugins.kafka.consumer import Fenced
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.shared import flumeevent
+from flafka.plugins.kafka.metrics import COMMIT_TIMER, GET_TIMER
 from flafka.sources.kafka.config import KafkaSourceConfig
 from flafka.sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
 from flafka.sources.pace import STOP_CHECK_SECONDS
@@ -50,7 +51,16 @@ class KafkaSource(Source[KafkaSourceConfig]):
         ),
     )
     in_flight = 4
-    counters = ("KafkaEventGetTimer", "KafkaCommitTimer", "KafkaEmptyCount")
+    declared_metrics = (
+        GET_TIMER,
+        COMMIT_TIMER,
+        Metric("KafkaEmptyCount", "counter", "attempts", "Attempts to read that found no records."),
+        Metric(
+            *("KafkaOffsetLostCount", "counter", "partitions"),
+            "Times that a partition was read from its earliest record because the committed offset was gone.",
+            "known",
+        ),
+    )
 
     def __init__(self, config: KafkaSourceConfig, name: str = "") -> None:
         super().__init__(config, name)

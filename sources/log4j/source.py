@@ -6,8 +6,10 @@ import socket
 from collections.abc import Iterator
 
 from flafka.plugins import Batch, option
-from flafka.sources.connections import Connection
+from flafka.sources.connections import CONNECTION_METRICS, Connection
 from flafka.sources.listening import (
+    CERTIFICATE,
+    HANDSHAKES,
     MAX_BYTES,
     Endpoint,
     EndpointSource,
@@ -62,6 +64,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
     """
 
     type_name = "log4j"
+    declared_metrics = (*CONNECTION_METRICS, CERTIFICATE, HANDSHAKES)
     in_flight = 4
 
     def __init__(self, config: Log4jConfig, name: str = "") -> None:

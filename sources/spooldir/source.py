@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from flafka.plugins import Batch, FlafkaError, FollowedFile, Retry, Source, require
+from flafka.plugins import Batch, FlafkaError, FollowedFile, Metric, Retry, Source, require
 from flafka.plugins.shared.disk import make_directory
 from flafka.sources import columns
 from flafka.sources.spooldir.config import SpooldirConfig
@@ -23,7 +23,7 @@ from flafka.sources.spooldir.differences import SPOOLDIR
 from flafka.sources.spooldir.directory import Candidate, Directory, problems
 from flafka.sources.spooldir.spooled import Spooled, readable, resumed
 from flafka.sources.spooldir.tracker import FileOffset, Left, Leftovers, State, Tracker
-from flafka.sources.troubles import Troubles
+from flafka.sources.troubles import FILE_METRICS, Troubles
 
 _BATCH_BYTES = 512 << 10
 """A batch is full at so many bytes, or at `batchSize` events."""
@@ -49,6 +49,12 @@ class SpooldirSource(Source[SpooldirConfig]):
     type_name = "spooldir"
     aliases = ("org.apache.flume.source.SpoolDirectorySource",)
     differences = SPOOLDIR
+    declared_metrics = (
+        *FILE_METRICS,
+        Metric("FileReadCount", "counter", "files", "Files that were read to their end.", "known"),
+        Metric("FileSkippedCount", "counter", "files", "Files that were left unread in whole or in part.", "known"),
+        Metric("SkippedFileCount", "gauge", "files", "Files that are left at present.", "known"),
+    )
     libraries: ClassVar = {"fastavro": "avro"}
 
     @classmethod

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flafka.plugins import Batch, Source
+from flafka.plugins import Batch, Metric, Source
 from flafka.sources.syslog.columns import Bytes
 from flafka.sources.syslog.config import SyslogConfig
 from flafka.sources.syslog.formats import Format
@@ -21,6 +21,11 @@ from flafka.sources.syslog.names import HostNames, Sender
 from flafka.sources.syslog.parser import STATUS, parse
 from flafka.sources.syslog.reading import SINGLE, Dialect, Reading
 
+INCOMPLETE = Metric(
+    *("EventIncompleteCount", "counter", "events"),
+    "Messages that were cut, because they were too long or their connection ended.",
+    "known",
+)
 _SAMPLE_BYTES = 100
 """Bytes of a message that a log line shows."""
 _PRIORITY = re.compile(rb"<([0-9]{1,3})>")

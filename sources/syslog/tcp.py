@@ -13,11 +13,11 @@ from typing import TypeVar
 import numpy as np
 
 from flafka.plugins import Batch
-from flafka.sources.connections import Connection, plain
-from flafka.sources.listening import MAX_BYTES, Endpoint, EndpointSource, Listener
+from flafka.sources.connections import CONNECTION_METRICS, Connection, plain
+from flafka.sources.listening import CERTIFICATE, HANDSHAKES, MAX_BYTES, Endpoint, EndpointSource, Listener
 from flafka.sources.syslog.columns import Bytes
 from flafka.sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
-from flafka.sources.syslog.decoder import Decoder
+from flafka.sources.syslog.decoder import INCOMPLETE, Decoder
 from flafka.sources.syslog.differences import PORTS, STREAMS, SYSLOG
 from flafka.sources.syslog.framing import (
     BETWEEN,
@@ -51,6 +51,7 @@ class SyslogStream(EndpointSource[C]):
     """Syslog from connections to some ports, all on one thread."""
 
     in_flight = 4
+    declared_metrics = (*CONNECTION_METRICS, CERTIFICATE, HANDSHAKES, INCOMPLETE)
 
     def __init__(self, config: C, name: str, ports: list[int], decoder: Decoder) -> None:
         super().__init__(config, name, Endpoint(config.host, ports, config))

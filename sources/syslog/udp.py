@@ -12,7 +12,7 @@ from flafka.sources.connections import plain
 from flafka.sources.datagrams import DatagramConfig, DatagramSource
 from flafka.sources.listening import FAREWELL, MAX_BYTES
 from flafka.sources.syslog.config import SyslogPortConfig
-from flafka.sources.syslog.decoder import Decoder
+from flafka.sources.syslog.decoder import INCOMPLETE, Decoder
 from flafka.sources.syslog.differences import DATAGRAMS, PORTS, SYSLOG
 from flafka.sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
 from flafka.sources.syslog.names import Sender
@@ -31,6 +31,7 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
     type_name = "syslogudp"
     aliases = ("org.apache.flume.source.SyslogUDPSource",)
     differences = (*SYSLOG, *PORTS, *DATAGRAMS)
+    declared_metrics = (*DatagramSource.declared_metrics, INCOMPLETE)
     in_flight = 4
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:

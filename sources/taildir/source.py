@@ -8,7 +8,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from flafka.plugins import Batch, FollowedFile, Retry, Source
+from flafka.plugins import Batch, FollowedFile, Metric, Retry, Source
 from flafka.sources.pace import Pace
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.differences import TAILDIR
@@ -19,7 +19,7 @@ from flafka.sources.taildir.positions import PositionFile
 from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
 from flafka.sources.taildir.tail import Tail
 from flafka.sources.taildir.watch import Watch
-from flafka.sources.troubles import Troubles
+from flafka.sources.troubles import FILE_METRICS, Troubles
 
 _LEAST_BYTES = BATCH_BYTES // 8
 """Remaining space of a batch, in bytes, below which lines of the next file go to the next batch."""
@@ -58,6 +58,23 @@ class TaildirSource(Source[TaildirConfig]):
     type_name = "taildir"
     aliases = ("TAILDIR", "org.apache.flume.source.taildir.TaildirSource")
     differences = TAILDIR
+    declared_metrics = (
+        *FILE_METRICS,
+        Metric("FileMissedCount", "counter", "files", "Files deleted before they could be opened.", "known"),
+        Metric("FileRestartCount", "counter", "files", "Truncated or replaced files, read anew.", "known"),
+        Metric("LineSplitCount", "counter", "lines", "Lines that were too long and became several events.", "known"),
+        Metric("NulByteCount", "counter", "bytes", "NUL bytes that were skipped at the beginning of files.", "known"),
+        Metric(
+            *("WatchOverflowCount", "counter", "overflows"),
+            "Times that more files changed than the kernel could report.",
+            "known",
+        ),
+        Metric(
+            *("WatchRestartCount", "counter", "restarts"),
+            "Restarts of the process that opens new files.",
+            "known",
+        ),
+    )
 
     def __init__(self, config: TaildirConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -110,7 +110,7 @@ class Pair:
         audit: Any = self.audit
         self.channel = OverflowingChannel("a.channels.c1", "c1", self.topic, audit, self.disk, self.letters, SECONDS)
         self.registry = Registry("a")
-        self.registry.add("CHANNEL", "c1", self.channel.metrics, self.channel.counters)
+        self.registry.add("CHANNEL", "c1", self.channel.metrics, self.channel.declared_metrics)
 
     def start(self) -> Pair:
         self.disk.start()

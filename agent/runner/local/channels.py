@@ -16,7 +16,7 @@ from flafka.agent.monitoring.latency import took
 from flafka.agent.monitoring.taps import Taps
 from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from flafka.agent.runner.supervise import Worker
-from flafka.plugins import Batch, Channel, FlafkaError, Reader, RebalanceListener, Rejected, Retry
+from flafka.plugins import Batch, Channel, FlafkaError, Metric, Reader, RebalanceListener, Rejected, Retry
 
 Placed = Callable[[], None]
 
@@ -40,8 +40,8 @@ class HalfStored(Retry):
 class ChannelRunner(Worker):
     """A channel with its audit."""
 
-    counters: ClassVar[tuple[str, ...]] = ()
-    """Counters of the runner, besides the channel's."""
+    declared_metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Metrics of the runner, besides the ones of every channel and the channel's own."""
 
     def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
         super().__init__(path, channel)

@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import ClassVar
 
 from flafka.agent.audit.publishing import Audit
+from flafka.agent.monitoring.definitions import OVERFLOW
 from flafka.agent.runner.deadletters.letters import DeadLetters
 from flafka.agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
 from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
-from flafka.agent.runner.local.outage import COUNTED, GATE_SECONDS, Outage
+from flafka.agent.runner.local.outage import GATE_SECONDS, Outage
 from flafka.agent.runner.retries import told
 from flafka.plugins import Batch, Channel, KafkaBackedChannel, Retry, Unreachable
 
@@ -35,7 +35,7 @@ class OverflowingChannel(ChannelRunner):
     it is not known what became of an earlier put: after a kill, a stop amid an outage, or an error of the client.
     """
 
-    counters: ClassVar[tuple[str, ...]] = ("Overflowing", "OverflowSize", *COUNTED)
+    declared_metrics = OVERFLOW
 
     def __init__(
         self,

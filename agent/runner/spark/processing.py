@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.monitoring.definitions import BATCH
 from flafka.agent.runner.deadletters.notices import Causes, both
 from flafka.agent.runner.delivery import intercepted, opened
 from flafka.agent.runner.spark import failures
@@ -221,7 +221,7 @@ class Processing:
         gauges: dict[str, float] = {}
         for told in self._gauges.values():
             for gauge, value in told.items():
-                summed = gauge not in ("Lag", BATCH)
+                summed = gauge not in ("Lag", BATCH.name)
                 gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
         if not all("Lag" in told for told in self._gauges.values()):
             gauges.pop("Lag", None)

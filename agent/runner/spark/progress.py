@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flafka.agent.monitoring.latency import BATCH
+from flafka.agent.monitoring.definitions import BATCH
 from flafka.agent.runner.deadletters.notices import Causes
 
 Offsets = dict[int, int]
@@ -56,7 +56,7 @@ def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
     """
     rate = progress.processedRowsPerSecond  # not a number, or infinite, of no time
     gauges: dict[str, float] = {
-        BATCH: progress.batchDuration,
+        BATCH.name: progress.batchDuration,
         "RecordsPerSecond": round(rate, 1) if 0 <= rate < float("inf") else 0.0,
     }
     lags = [_behind(source, delivered) for source in progress.sources]
@@ -133,7 +133,7 @@ def listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any:
 
 def _line(progress: Any) -> str:
     gauges = gauges_of(progress, {})
-    text = f"batch {progress.batchId}: {progress.numInputRows} records in {gauges[BATCH]:.0f} ms"
+    text = f"batch {progress.batchId}: {progress.numInputRows} records in {gauges[BATCH.name]:.0f} ms"
     text += f" ({gauges['RecordsPerSecond']:.0f}/s)"
     if "StateRows" in gauges:
         text += f", state {gauges['StateRows']:.0f} rows, {gauges['StateBytes'] / 1e6:.1f} MB"

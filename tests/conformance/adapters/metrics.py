@@ -28,8 +28,12 @@ def op_metrics(input: dict[str, Any]) -> Any:
     if counter := re.match(r"(\w+)Counter \((\w+)\)", input["component"]):
         types = catalogue.FLUME[counter[2].lower()]
         java = next(known.java for known in types if known.java.endswith(f".{counter[1]}"))
-        return {"counters_besides_the_base_class": list(_class(counter[2], java).counters)}
+        return {"counters_besides_the_base_class": _at_zero(_class(counter[2], java))}
     return {"no_entry_for": []}  # the agent registers whatever it runs
+
+
+def _at_zero(cls: type[Component[Any]]) -> list[str]:
+    return [metric.name for metric in cls.declared_metrics if metric.shown == "always"]
 
 
 def _class(kind: str, written: str) -> type[Component[Any]]:
@@ -41,7 +45,7 @@ def _class(kind: str, written: str) -> type[Component[Any]]:
 
 def _shown(kind: str, cls: type[Component[Any]]) -> Any:
     registry = Registry("a1")
-    registry.add(kind, "<name>", Metrics(), cls.counters)
+    registry.add(kind, "<name>", Metrics(), cls.declared_metrics)
     ((key, values),) = registry.flume().items()
     kinds = {type(value) for value in values.values()}
     return {"key": key, "counters": sorted(values), "values": "all JSON strings" if kinds == {str} else str(kinds)}

@@ -12,7 +12,7 @@ from typing import Literal
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from flafka import Batch, Component, Config, Interceptor, Retry, hookimpl, option
+from flafka import Batch, Component, Config, Interceptor, Metric, Retry, hookimpl, option
 
 Row = Mapping[str, str]
 """What a key stands for: values by column."""
@@ -47,7 +47,7 @@ class LookupInterceptor(Interceptor[LookupConfig]):
     """
 
     type_name = "lookup"
-    counters = ("UnknownKeyCount",)
+    declared_metrics = (Metric("UnknownKeyCount", "counter", "events", "Events whose value is not in the table."),)
     pure = False
 
     def open(self) -> None:
