@@ -9,8 +9,19 @@ from typing import Any
 
 from flafka.agent.config import catalogue
 from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
+from flafka.agent.monitoring.definitions import of_every
 from flafka.agent.options import AgentOptions, SinkErrors, as_written
-from flafka.plugins import Component, Components, Config, Difference, FlafkaError, Interceptor, Option, UnknownType
+from flafka.plugins import (
+    Component,
+    Components,
+    Config,
+    Difference,
+    FlafkaError,
+    Interceptor,
+    Metric,
+    Option,
+    UnknownType,
+)
 from flafka.plugins.problems import suggestion
 
 KINDS = ("source", "channel", "interceptor", "sink")
@@ -63,6 +74,10 @@ class Explained:
     without_effect: Mapping[str, str] = field(default_factory=dict)
     """What is accepted from Flume's files alone, and why."""
     differences: tuple[Difference, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """Metrics of the component itself."""
+    metrics_of_every: tuple[Metric, ...] = ()
+    """Metrics of every component of its kind."""
 
     def facts(self) -> Iterator[Fact]:
         """All its options."""
@@ -148,7 +163,7 @@ def explained(components: Components, kind: str, name: str) -> Explained:
         found[ERRORS] = tuple(facts(SinkErrors))
     return Explained(
         *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(cls), found),
-        *(config.without_effect(), tuple(cls.differences)),
+        *(config.without_effect(), tuple(cls.differences), cls.declared_metrics, of_every(kind.upper())),
     )
 
 

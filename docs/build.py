@@ -12,6 +12,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from flafka.agent.cli import main as cli
 from flafka.agent.config import catalogue
 from flafka.agent.config.runners import TABLE
 from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
+from flafka.agent.monitoring import definitions
+from flafka.agent.monitoring.definitions import UP
 from flafka.agent.options import AgentOptions, SinkErrors
-from flafka.plugins import Component, Components, Config, Difference, UnknownType
+from flafka.plugins import Component, Components, Config, Difference, Metric, UnknownType
 from flafka.plugins.kafka.clients import Role
 from flafka.plugins.shared.javaclass import FAMILIES
 
@@ -87,6 +90,7 @@ def pages() -> dict[str, str]:
     made["sinks.md"] = made["sinks.md"].rstrip() + "\n\n" + joined(every_sink())
     made["sink-groups.md"] = joined(sink_groups())
     made["agent.md"] = joined(whole_agent())
+    made["metrics.md"] = joined(every_metric(components))
     return made
 
 
@@ -122,6 +126,9 @@ def component(kind: str, cls: type[Component[Any]]) -> list[str]:
     if cls.aliases:
         parts.append("Other names: " + ", ".join(f"`{alias}`" for alias in cls.aliases) + ".")
     parts += options(cls.config_class)
+    if cls.declared_metrics:
+        names = ", ".join(f"`{metric.name}`" for metric in cls.declared_metrics)
+        parts.append(f"Metrics of its own: {names} ([what they mean](metrics.md#{kind}s)).")
     for alias in cls.aliases:
         if (other := cls.config_class.for_type(alias)) is not cls.config_class:
             parts += [f"With the type `{alias}`, {differences(cls.config_class, other)}.", *apart(other)]
@@ -174,6 +181,60 @@ def whole_agent() -> Iterator[str]:
     yield "## What each runner supports"
     yield "[Two runners](../concepts.md#two-runners) says what they are. `agent check` enforces this table."
     yield from runners()
+
+
+def every_metric(components: Components) -> Iterator[str]:
+    """The page of metrics."""
+    yield "# Metrics"
+    yield (
+        "Flume's JSON on `/metrics` and Prometheus on `/metrics/prometheus` have these metrics. In Prometheus each "
+        "has the labels `agent`, `kind` and `name`, the last for the name of the component. "
+        "[Operations](../operations.md#what-an-agent-serves) says which figures to watch. "
+        "This page is made by `./dev docs` from what components declare; `agent explain` prints the metrics of one."
+    )
+    yield (
+        "A metric that is shown *from the start* is 0 until it has a value; any other is absent until then. A metric "
+        "of a plugin that does not declare it is shown, too, once it has a value."
+    )
+    yield (
+        f"Prometheus also has the gauge `{definitions.series(UP)}` of each component: "
+        f"{UP.help[0].lower()}{UP.help[1:]} In JSON each component also has `Type`, `StartTime` (milliseconds since "
+        "the Unix epoch), `StopTime` (always 0) and, after a failure, `LastError`."
+    )
+    for kind in (*KINDS, "route"):
+        yield f"## {kind.capitalize()}s"
+        if kind == "route":
+            yield "A route is a pair of a source and a channel: `ROUTE.s1.c1`."
+        yield metrics(kind, components)
+
+
+def metrics(kind: str, components: Components) -> str:
+    """A table of the metrics that components of a kind may have: metrics of all of them first, then by name."""
+    where: dict[Metric, dict[str, str]] = {}
+    for group in definitions.GROUPS:
+        for metric in group.metrics if group.kind == kind.upper() else ():
+            where.setdefault(replace(metric, shown="always"), {})[group.where] = metric.shown
+    of_all = len(where)
+    for cls in components.all(kind) if kind in KINDS else ():
+        for metric in cls.declared_metrics:
+            where.setdefault(replace(metric, shown="always"), {})[f"`{cls.type_name}`"] = metric.shown
+    rows = [*where.items()]
+    rows[of_all:] = sorted(rows[of_all:], key=lambda row: row[0].name)
+    heads = ("metric", "in Prometheus", "kind", "unit", "", "from the start", "components")
+    return table(
+        heads,
+        (
+            (f"`{one.name}`", f"`{definitions.series(one)}`", one.kind, one.unit, one.help, since(of), ", ".join(of))
+            for one, of in rows
+        ),
+    )
+
+
+def since(shown: Mapping[str, str]) -> str:
+    """Where a metric is shown from the start; `shown` is `Metric.shown` by component."""
+    if len({*shown.values()}) > 1:
+        return ", ".join(of for of, one in shown.items() if one == "always")
+    return {"always": "yes", "prometheus": "in Prometheus", "known": ""}[next(iter(shown.values()))]
 
 
 def options(config: type[Config]) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from flafka.agent.cli.output import json_option, show_json
 from flafka.agent.explain import AGENT, ALL, PROCESSOR, Explained, Fact, explained, kind_named, listed
-from flafka.plugins import Components
+from flafka.plugins import Components, Metric
 
 WIDEST = 100
 EXAMPLES = {"source": "s1", "channel": "c1", "interceptor": "i1", "sink": "k1"}
@@ -102,13 +102,17 @@ def text(found: Explained, width: int) -> list[str]:
     if found.differences:
         lines += ["", click.style("Otherwise than Flume's", bold=True)]
         for one in found.differences:
-            lines += textwrap.wrap(str(one), width, initial_indent="  ", subsequent_indent="    ")
+            lines += _indented(str(one), width)
+    if found.metrics_of_every:
+        lines += ["", click.style("Metrics", bold=True)]
+        for metric in found.metrics:
+            lines += _metric(metric, width)
+        names = ", ".join(metric.name for metric in found.metrics_of_every)
+        lines += _indented(f"Of every {found.kind}: {names}.", width)
     if found.without_effect:
         lines += ["", click.style("Accepted from Flume's files, without effect", bold=True)]
         for name, why in found.without_effect.items():
-            lines += textwrap.wrap(
-                f"{name}{'*' * name.endswith('.')}: {why}", width, initial_indent="  ", subsequent_indent="    "
-            )
+            lines += _indented(f"{name}{'*' * name.endswith('.')}: {why}", width)
     return lines
 
 
@@ -118,6 +122,15 @@ def _fact(fact: Fact, width: int) -> Iterator[str]:
     yield first.replace(fact.name, click.style(fact.name, fg="cyan"), 1)
     yield from more
     yield from textwrap.wrap(f"{fact.text}.", width, initial_indent="      ", subsequent_indent="      ")
+
+
+def _metric(metric: Metric, width: int) -> Iterator[str]:
+    yield f"  {click.style(metric.name, fg='cyan')}  {', '.join(filter(None, (metric.kind, metric.unit)))}"
+    yield from textwrap.wrap(metric.help, width, initial_indent="      ", subsequent_indent="      ")
+
+
+def _indented(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _kind(fact: Fact) -> str:

@@ -22,7 +22,7 @@ UP = Metric("Up", "gauge", "", "1 while the latest attempt succeeded, and 0 othe
 
 BATCH = Metric(
     *("BatchMilliseconds", "gauge", "milliseconds"),
-    "Time that the latest batch took: of a source to be stored, of a sink to be delivered.",
+    "Time that the latest batch took: of a source until stored, of a sink until delivered, otherwise one call.",
     "known",
 )
 """Duration of the latest batch that came to a good end.
@@ -83,7 +83,7 @@ FAILURES = (
 )
 DISK = Metric(
     *("DiskFreeBytes", "gauge", "bytes"),
-    "Free space on the fullest disk that holds files of the component.",
+    "Free space where the component keeps files; of several disks, on the one that has least.",
     "known",
 )
 ROUTED = (

@@ -53,7 +53,7 @@ class SpooldirSource(Source[SpooldirConfig]):
         *FILE_METRICS,
         Metric("FileReadCount", "counter", "files", "Files that were read to their end.", "known"),
         Metric("FileSkippedCount", "counter", "files", "Files that were left unread in whole or in part.", "known"),
-        Metric("SkippedFileCount", "gauge", "files", "Files that are left at present.", "known"),
+        Metric("SkippedFileCount", "gauge", "files", "Files that are left unread in whole or in part now.", "known"),
     )
     libraries: ClassVar = {"fastavro": "avro"}
 

@@ -62,7 +62,7 @@ class TaildirSource(Source[TaildirConfig]):
         *FILE_METRICS,
         Metric("FileMissedCount", "counter", "files", "Files deleted before they could be opened.", "known"),
         Metric("FileRestartCount", "counter", "files", "Truncated or replaced files, read anew.", "known"),
-        Metric("LineSplitCount", "counter", "lines", "Lines that were too long and became several events.", "known"),
+        Metric("LineSplitCount", "counter", "cuts", "Times that a line was too long for one event.", "known"),
         Metric("NulByteCount", "counter", "bytes", "NUL bytes that were skipped at the beginning of files.", "known"),
         Metric(
             *("WatchOverflowCount", "counter", "overflows"),

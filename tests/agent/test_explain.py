@@ -32,6 +32,7 @@ def test_every_option_of_every_component_is_in_one_section(kind: str, cls: type[
     }
     shown = "\n".join(text(found, 80))
     assert all(one.name in shown for one in found.facts())
+    assert all(one.name in shown for one in (*found.metrics, *found.metrics_of_every))
     assert not [line for line in shown.splitlines() if len(click.unstyle(line)) > 80]
 
 
@@ -55,6 +56,18 @@ def test_shared_options_have_a_section_of_their_own() -> None:
     assert [*found["sections"]] == ["Required", "Options", "Connections", "TLS"]
     assert "keystore" in [one["name"] for one in found["sections"]["TLS"]]
     assert found["without_effect"]["threads"] == "one thread serves all connections"
+
+
+def test_a_component_has_its_metrics() -> None:
+    lines = run("source", "syslogudp").output.splitlines()
+    start = lines.index("Metrics")
+    assert lines[start + 1 : start + 3] == [
+        "  KernelDropCount  counter, datagrams",
+        "      Datagrams that the kernel had no room for.",
+    ]
+    found = json.loads(run("source", "syslogudp", "--json").output)
+    assert [metric["name"] for metric in found["metrics"]] == ["KernelDropCount", "EventIncompleteCount"]
+    assert "EventAcceptedCount" in [metric["name"] for metric in found["metrics_of_every"]]
 
 
 def test_a_java_class_names_a_component_with_its_own_defaults() -> None:
