@@ -15,6 +15,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flafka.agent.config import load
+from flafka.agent.explain import KINDS
+from flafka.agent.monitoring import definitions
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.agent.runner.agent import Agent
@@ -274,15 +276,13 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
         assert firing(before, scraped(agent.registry)) == {"FlafkaDiskNearlyFull": {"c"}}
 
 
-def test_the_dashboard_shows_figures_that_there_are(made: Agent) -> None:
+def test_alerts_and_dashboard_use_declared_metrics() -> None:
     dashboard = json.loads((RULES.parent / "grafana.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(expressions) > 10
-    code = "".join(
-        path.read_text() for folder in ("agent", "channels", "sources") for path in Path(folder).rglob("*.py")
-    )
-    spelt = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower() for word in re.findall(r"\b[A-Z][A-Za-z]+\b", code)}
-    there = scraped(made.registry).keys()
-    for name in {name for one in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", one))}:
-        figure = name.removeprefix("flafka_")
-        assert name in there or figure in spelt or f"{figure.removesuffix('_total')}_count" in spelt, name
+    declared = {definitions.series(metric) for group in definitions.GROUPS for metric in group.metrics}
+    components = Components()
+    for kind in KINDS:
+        declared |= {definitions.series(metric) for cls in components.all(kind) for metric in cls.declared_metrics}
+    used = {name for one in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", one))}
+    assert used - declared == {"up", definitions.series(definitions.UP)}
