@@ -231,7 +231,7 @@ def metrics(kind: str, components: Components) -> str:
 
 
 def since(shown: Mapping[str, str]) -> str:
-    """Where a metric is shown from the start; `shown` is `Metric.shown` by component."""
+    """Components with which a metric is shown from the start; `shown` is `Metric.shown` by component."""
     if len({*shown.values()}) > 1:
         return ", ".join(of for of, one in shown.items() if one == "always")
     return {"always": "yes", "prometheus": "in Prometheus", "known": ""}[next(iter(shown.values()))]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 
-from flafka import Batch, Component, Config, Event, Interceptor, hookimpl, option
+from flafka import Batch, Component, Config, Event, Interceptor, Metric, hookimpl, option
 
 
 class MyInterceptorConfig(Config):
@@ -30,20 +30,28 @@ class MyInterceptor(Interceptor[MyInterceptorConfig]):
 
     type_name = "my_interceptor"
     aliases = ("com.example.Mine",)
+    declared_metrics = (
+        Metric("FieldMissingCount", "counter", "events", "Events without the field that `field` names."),
+    )
 
     def intercept(self, batch: Batch) -> Batch:
-        """The events of the batch, each changed, in their order."""
+        """Return the events of the batch, each changed, in their order."""
         field = self.config.field
-        return batch.with_header(field, [self._value(event, field) for event in batch])
+        values = [self._value(event, field) for event in batch]
+        self.metrics.add("FieldMissingCount", values.count(None))
+        kept = [
+            event.headers.get(field) if value is None else value for event, value in zip(batch, values, strict=True)
+        ]
+        return batch.with_header(field, kept)
 
     def _value(self, event: Event, field: str) -> str | None:
-        """The header of one event: the part to write anew. It must not raise, whatever the body is."""
+        """Return the header of one event: the part to write anew. It must not raise, whatever the body is."""
         try:
             found = json.loads(event.body)
         except (ValueError, RecursionError):
-            return event.headers.get(field)
+            return None
         value = found.get(field) if isinstance(found, dict) else None
-        return event.headers.get(field) if value is None else str(value)
+        return None if value is None else str(value)
 
 
 @hookimpl

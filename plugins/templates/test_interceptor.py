@@ -15,5 +15,7 @@ def test_it_keeps_the_promises_of_an_interceptor() -> None:
 
 def test_what_it_makes_of_an_event() -> None:
     """The example of its documentation."""
-    (event,) = conformance.make(MyInterceptor, {}).intercept(Batch.of([Event(b'{"type": "login"}')]))
-    assert event.headers == {"type": "login"}
+    interceptor = conformance.make(MyInterceptor, {})
+    (event, other) = interceptor.intercept(Batch.of([Event(b'{"type": "login"}'), Event(b"{}")]))
+    assert (event.headers, other.headers) == ({"type": "login"}, {})
+    assert interceptor.metrics.get("FieldMissingCount") == 1

@@ -143,7 +143,7 @@ def site_plugin(tmp_path):
     for code, name in re.findall(r'```python\n("""(\w+\.py).*?)```', pages, re.S):
         (directory / name).write_text(code)
     names = {path.name for path in directory.iterdir()}
-    assert names == {"site_plugin.py", "test_site_plugin.py", "site_sizes.py"}
+    assert names == {"site_plugin.py", "test_site_plugin.py", "site_sizes.py", "tank.py"}
     return directory
 
 
@@ -175,6 +175,16 @@ def sizes(site_plugin, monkeypatch):
 def test_both_interceptors_of_the_page_pass_the_kit(sizes):
     for cls in (sizes.SizesByEvent, sizes.SizesByColumn):
         conformance.check_interceptor(cls, {}, events=[Event(b"# a comment"), Event(b"#"), Event(b"")])
+
+
+def test_the_source_of_the_page_counts_what_it_declares(site_plugin, monkeypatch):
+    monkeypatch.syspath_prepend(site_plugin)
+    monkeypatch.delitem(sys.modules, "tank", raising=False)
+    source = conformance.make(importlib.import_module("tank").TankSource, {})
+    next(source.batches())
+    assert source.metrics.snapshot() == {"ReadingCount": 1, "LevelLitres": 12.5}
+    assert source.metrics.gauges() == {one.name for one in source.declared_metrics if one.kind == "gauge"}
+    assert source.metrics.snapshot().keys() == {one.name for one in source.declared_metrics}
 
 
 def test_the_components_of_contributing_md_pass_the_kit(site_plugin, tmp_path, monkeypatch):
