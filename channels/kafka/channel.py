@@ -53,9 +53,6 @@ from flafka.plugins import (
 from flafka.plugins.kafka.admin import NO_BROKERS, unanswered
 from flafka.plugins.kafka.clients import new_admin, new_consumer
 from flafka.plugins.kafka.errors import ReportedErrors, metadata, reason, unusable
-from flafka.plugins.kafka.offsets import RecordsLost, committed, members_of, watermarks
-from flafka.plugins.kafka.properties import client_properties
-from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.plugins.kafka.metrics import (
     COMMIT_TIMER,
     GET_TIMER,
@@ -64,6 +61,9 @@ from flafka.plugins.kafka.metrics import (
     SEND_TIMER,
     TOPIC_RECREATED,
 )
+from flafka.plugins.kafka.offsets import RecordsLost, committed, members_of, watermarks
+from flafka.plugins.kafka.properties import client_properties
+from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):

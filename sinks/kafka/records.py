@@ -12,9 +12,9 @@ from flafka.plugins import Batch, Conflict, EventId, FlafkaError, Metric, Partit
 from flafka.plugins.kafka.admin import NO_BROKERS, PROBE_SECONDS, missing, probed
 from flafka.plugins.kafka.clients import new_admin
 from flafka.plugins.kafka.errors import metadata, reason
+from flafka.plugins.kafka.metrics import SEND_TIMER
 from flafka.plugins.kafka.properties import client_properties, number
 from flafka.plugins.shared import flumeevent
-from flafka.plugins.kafka.metrics import SEND_TIMER
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
 from flafka.sinks.kafka.topics import BATCH_BYTES, Topics, TopicSettings

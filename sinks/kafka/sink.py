@@ -21,11 +21,11 @@ from flafka.plugins import (
 from flafka.plugins.kafka.admin import refused_group
 from flafka.plugins.kafka.clients import new_consumer
 from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.plugins.kafka.offsets import committed as group_offsets
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
-from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.sinks.kafka.differences import KAFKA
 from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.positions import Positions

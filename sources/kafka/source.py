@@ -16,9 +16,9 @@ from confluent_kafka import Message
 from flafka.plugins import Batch, Difference, Event, FlafkaError, Metric, Retry, Source
 from flafka.plugins.kafka.admin import NO_BROKERS, missing, probed
 from flafka.plugins.kafka.consumer import Fenced
+from flafka.plugins.kafka.metrics import COMMIT_TIMER, GET_TIMER
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.shared import flumeevent
-from flafka.plugins.kafka.metrics import COMMIT_TIMER, GET_TIMER
 from flafka.sources.kafka.config import KafkaSourceConfig
 from flafka.sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
 from flafka.sources.pace import STOP_CHECK_SECONDS
