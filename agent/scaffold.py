@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flafka.plugins import Components, FlafkaError, UnknownType
 
-COMPONENTS = ("source", "sink", "interceptor")
+COMPONENTS = ("source", "channel", "sink", "interceptor")
 KINDS = ("agent", *COMPONENTS, "processor")
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
@@ -30,7 +30,7 @@ def for_java(kind: str, java_class: str) -> str:
 
 
 def files(kind: str, name: str, directory: Path) -> dict[str, str]:
-    """What stands in a new directory, by the files' names. Raises FlafkaError for a name that cannot be used."""
+    """Contents of the files of a new directory, by name. Raises FlafkaError for a name that cannot be used."""
     if kind == "agent":
         return {"agent.conf": _filled(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
     module = _module(kind, name)
@@ -70,9 +70,7 @@ def _plain(kind: str, text: str, name: str) -> str:
         return text
     head = f'"""The {kind} `{name}`."""\n'
     text = head + text.split('"""\n', 1)[1]
-    text = text.replace(
-        "Its options: those of the Java class, by the same names.", f"Options of the {kind} `{name}`."
-    )
+    text = text.replace("Options of the Java class, by the same names.", f"Options of the {kind} `{name}`.")
     return text.replace('    aliases = ("com.example.Mine",)\n', "")
 
 
@@ -159,6 +157,20 @@ a1.channels.c1.type = memory
 a1.sinks.k1.type = logger
 a1.sinks.k1.channel = c1
 """
+_CHANNEL = """\
+# Tries the channel {NAME} with lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 5150
+a1.sources.s1.channels = c1
+a1.channels.c1.type = {NAME}
+a1.channels.c1.path = {DIRECTORY}/events.db
+a1.sinks.k1.type = logger
+a1.sinks.k1.channel = c1
+"""
 _SINK = """\
 # Tries the sink {NAME} with lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
 a1.sources = s1
@@ -200,4 +212,10 @@ a1.sinks.k1.processor.path = {DIRECTORY}
 a1.sinks.k1.option.word = error
 a1.sinks.k1.output.found.type = console
 """
-_CONFIGURATIONS = {"source": _SOURCE, "sink": _SINK, "interceptor": _INTERCEPTOR, "processor": _PROCESSOR}
+_CONFIGURATIONS = {
+    "source": _SOURCE,
+    "channel": _CHANNEL,
+    "sink": _SINK,
+    "interceptor": _INTERCEPTOR,
+    "processor": _PROCESSOR,
+}

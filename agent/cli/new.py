@@ -40,7 +40,8 @@ def new(
     \b
     agent new agent my-agent          a configuration that runs as it is.
     agent new source my-source        a package: source, test, configuration.
-    agent new sink|interceptor NAME   the same for these.
+    agent new channel|sink|interceptor NAME
+                                      the same for these.
     agent new processor my-processor  a PySpark function with its test.
     agent new test NAME -c agent.conf [EVENTS]
                                       NAME.test.toml, for `agent test`.

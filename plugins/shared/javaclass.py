@@ -1,4 +1,4 @@
-"""What a user is told where a configuration names a Java class of its own."""
+"""Answers to a configuration that names a Java class of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Family(NamedTuple):
     """Java classes that many have, and what takes their place."""
 
     examples: str
-    """As the documentation names them."""
+    """Names for the documentation."""
     pattern: str
-    """What is in their names, in any case."""
+    """Regular expression that is found in their names; case is ignored."""
     instead: str
-    """What takes their place: clauses of a sentence."""
+    """Replacement: clauses of a sentence."""
 
 
 FAMILIES = (
@@ -112,7 +112,7 @@ FAMILIES = (
 
 
 def is_java_class(name: str) -> bool:
-    """Whether it is spelled as a Java class with its package is."""
+    """Return True if the name is spelled as that of a Java class with its package."""
     return _CLASS.fullmatch(name) is not None
 
 
@@ -122,10 +122,11 @@ def cannot_run(kind: str, name: str) -> str:
     `kind` is `source`, `sink`, `interceptor`, what one that is built takes the place of (`channel` …), or what an
     interceptor does (`serializer`, `handler` …).
     """
-    if kind in ("source", "sink", "interceptor"):
+    if kind in ("source", "channel", "sink", "interceptor"):
         an = "an" if kind == "interceptor" else "a"
         start = f"agent template {kind} {shlex.quote(name)}"  # $Builder is a variable to a shell
         way = f"{an} {kind} in Python may have its name: `{start}` prints one to start from"
+        way = f"{_BUILT[kind]}; {way}" if kind in _BUILT else way
     elif kind in _BUILT:
         way = _BUILT[kind]
     else:

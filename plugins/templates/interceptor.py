@@ -1,15 +1,14 @@
 """An interceptor in Python for what the Java class com.example.Mine did, or a serializer or handler.
 
-Save it as my_interceptor.py, beside a pyproject.toml with these lines, and run `pip install .`:
+Save it as my_interceptor.py, beside a pyproject.toml with the lines below, and run `pip install .`.
+Then a configuration may name it by either of its names: on a source, or on a sink where the same event always
+becomes the same. `agent check` says whether it is found.
 
     [project]
     name = "my-interceptor"
     version = "1.0"
     [project.entry-points.flafka]
     my_interceptor = "my_interceptor"
-
-Then a configuration may name it by either of its names, on a source, or on a sink where the same event always becomes
-the same; `agent check` says whether it is found.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from flafka import Batch, Component, Config, Event, Interceptor, Metric, hookimp
 
 
 class MyInterceptorConfig(Config):
-    """Its options: those of the Java class, by the same names."""
+    """Options of the Java class, by the same names."""
 
     field: str = option("type", name="field", description="Field of a JSON body that becomes a header.")
 
@@ -56,5 +55,5 @@ class MyInterceptor(Interceptor[MyInterceptorConfig]):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """What this module brings."""
+    """Components of this module."""
     return [MyInterceptor]

@@ -1,14 +1,13 @@
 """A sink in Python for what the Java class com.example.Mine did.
 
-Save it as my_sink.py, beside a pyproject.toml with these lines, and run `pip install .`:
+Save it as my_sink.py, beside a pyproject.toml with the lines below, and run `pip install .`.
+Then a configuration may name it by either of its names; `agent check` says whether it is found.
 
     [project]
     name = "my-sink"
     version = "1.0"
     [project.entry-points.flafka]
     my_sink = "my_sink"
-
-Then a configuration may name it by either of its names; `agent check` says whether it is found.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from flafka import Batch, Component, Config, Event, Retry, Sink, hookimpl, optio
 
 
 class MySinkConfig(Config):
-    """Its options: those of the Java class, by the same names."""
+    """Options of the Java class, by the same names."""
 
     path: str = option(name="path", description="File that gets the events, one a line.")
 
@@ -57,7 +56,7 @@ class MySink(Sink[MySinkConfig]):
         self._events = []
 
     def reset(self) -> None:
-        """Drop what was not flushed: it will be offered again."""
+        """Drop what was not flushed: the channel redelivers it."""
         self._events = []
 
     def _deliver(self, events: list[Event]) -> None:
@@ -70,5 +69,5 @@ class MySink(Sink[MySinkConfig]):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """What this module brings."""
+    """Components of this module."""
     return [MySink]

@@ -1,14 +1,13 @@
 """A source in Python for what the Java class com.example.Mine did.
 
-Save it as my_source.py, beside a pyproject.toml with these lines, and run `pip install .`:
+Save it as my_source.py, beside a pyproject.toml with the lines below, and run `pip install .`.
+Then a configuration may name it by either of its names; `agent check` says whether it is found.
 
     [project]
     name = "my-source"
     version = "1.0"
     [project.entry-points.flafka]
     my_source = "my_source"
-
-Then a configuration may name it by either of its names; `agent check` says whether it is found.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from flafka import Batch, Component, Config, Event, Retry, Source, hookimpl, opt
 
 
 class MySourceConfig(Config):
-    """Its options: those of the Java class, by the same names."""
+    """Options of the Java class, by the same names."""
 
     path: str = option(name="path", description="File whose lines become events.")
     position_file: str | None = option(

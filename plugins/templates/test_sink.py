@@ -9,7 +9,7 @@ from flafka.plugins.templates.sink import MySink
 
 
 def test_it_keeps_the_promises_of_a_sink(tmp_path: Path) -> None:
-    """What was flushed is there; `failing` are options with which it cannot open."""
+    """Run the kit: flushed events are there; `failing` are options with which the sink cannot open."""
     out = tmp_path / "out"
 
     def delivered() -> list[bytes]:

@@ -14,8 +14,8 @@ def test_it_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
 
     `failing` are options with which the source cannot open.
 
-    The docstring of the source promises "at least once", so the check stops it with a batch that no channel has
-    stored, and expects the batch again. Where the sender repeats what was not acknowledged, add `repeats=False`.
+    The docstring of the source promises "at least once". The check stops it with a batch that no channel has stored,
+    and expects the batch again. Where the sender repeats what was not acknowledged, add `repeats=False`.
     """
     path = tmp_path / "in"
     path.touch()

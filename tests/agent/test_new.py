@@ -7,6 +7,7 @@ import base64
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,14 @@ import pytest
 from click.testing import CliRunner
 
 from flafka.agent.cli import main
+from flafka.agent.config import load
+from flafka.agent.runner.agent import Agent
+from flafka.agent.services.running import until
 from flafka.plugins import Components
 from tests.fixtures.plugins import found_by_python, pass_tests_of
 from tests.fixtures.ports import free_port
 
-NAMES = {"source": "made-up-lines", "sink": "made-up-file", "interceptor": "madeup"}
+NAMES = {"source": "made-up-lines", "channel": "made-up-store", "sink": "made-up-file", "interceptor": "madeup"}
 
 
 def run(*words: str) -> Any:
@@ -50,6 +54,31 @@ def test_a_component_is_found_by_its_type_and_passes_its_test(
     text = "".join(file.read_text() for file in directory.glob("*.py"))
     for word in ("Java", "com.example", "my_", "My", "template"):
         assert word not in text.replace("may_", ""), word
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_an_agent_delivers_with_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, port = tmp_path / "new", free_port()
+    make(kind, f"{NAMES[kind]}-at-work", directory)
+    found_by_python(directory, monkeypatch)
+    (directory / "in").write_text("hello\n")
+    file = directory / "agent.conf"
+    file.write_text(f"{file.read_text().replace('5150', str(port))}a1.monitoring.port = 0\n")
+    spec, problems = load(file, None, components=Components())
+    assert spec is not None, problems
+    agent = Agent(spec)
+    agent.start()
+    try:
+        until(lambda: agent.sources[0].was_open.is_set(), "the source to be open")
+        if kind != "source":
+            with socket.create_connection(("127.0.0.1", port)) as sender:
+                sender.sendall(b"hello\n")
+                assert sender.recv(2) == b"OK"
+        delivered = agent.sinks[0].members[0].metrics
+        until(lambda: delivered.get("EventDrainSuccessCount") == 1, "the event to be delivered")
+        until(lambda: agent.channels["c1"].metrics.get("ChannelSize") == 0, "the channel to be empty")
+    finally:
+        assert agent.stop()
 
 
 def test_a_processor_comes_with_a_test_and_a_configuration(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ a1.sources.s1.path = /in
 a1.sources.s1.what.others.know = x
 a1.sources.s1.interceptors = i1
 a1.sources.s1.interceptors.i1.type = com.acme.OurInterceptor$Builder
-a1.channels.c1.type = memory
+a1.channels.c1.type = com.acme.OurChannel
+a1.channels.c1.path = /events.db
 a1.sinks.k1.type = com.acme.OurSink
 a1.sinks.k1.channel = c1
 a1.sinks.k1.path = /out
@@ -34,6 +35,7 @@ a1.sinks.k1.path = /out
 CLASSES = {
     "source": "com.acme.OurSource",
     "interceptor": "com.acme.OurInterceptor$Builder",
+    "channel": "com.acme.OurChannel",
     "sink": "com.acme.OurSink",
 }
 
@@ -67,8 +69,8 @@ def test_a_file_with_java_classes_runs_with_components_that_have_their_names(
     assert [str(one).partition("a1.")[2] for one in found] == [
         "sources.s1: unknown option 'what.others.know' (ignored)"
     ]
-    kinds = (spec.sources[0], spec.sources[0].interceptors[0], spec.sinks[0])
-    assert [one.cls.type_name for one in kinds] == ["my_source", "my_interceptor", "my_sink"]
+    kinds = (spec.sources[0], spec.channels[0], spec.sources[0].interceptors[0], spec.sinks[0])
+    assert [one.cls.type_name for one in kinds] == ["my_source", "my_channel", "my_interceptor", "my_sink"]
 
 
 def test_without_them_each_is_named_with_what_to_run(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""A channel in Python for what the Java class com.example.Mine did.
+
+Save it as my_channel.py, beside a pyproject.toml with the lines below, and run `pip install .`.
+Then a configuration may name it by either of its names; `agent check` says whether it is found.
+
+    [project]
+    name = "my-channel"
+    version = "1.0"
+    [project.entry-points.flafka]
+    my_channel = "my_channel"
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flafka import (
+    Batch,
+    Channel,
+    Component,
+    Config,
+    Origin,
+    PartitionClaim,
+    Reader,
+    RebalanceListener,
+    Retry,
+    Taken,
+    hookimpl,
+    option,
+)
+
+TABLES = """
+PRAGMA locking_mode = EXCLUSIVE;
+CREATE TABLE IF NOT EXISTS entries (
+    offset INTEGER PRIMARY KEY AUTOINCREMENT, arrival INTEGER, events INTEGER, batch BLOB
+);
+CREATE TABLE IF NOT EXISTS committed (partition TEXT, offset INTEGER);
+"""
+"""An entry is one put. AUTOINCREMENT: an offset is never given again. The lock keeps a second agent out."""
+
+
+class MyChannelConfig(Config):
+    """Options of the Java class, by the same names."""
+
+    path: str = option(name="path", description="SQLite file that keeps the events.")
+    capacity: int = option(
+        100_000, name="capacity", unit="events", gt=0, description="Number of events from which on sources wait."
+    )
+
+
+class MyChannel(Channel[MyChannelConfig]):
+    """Keeps events in a SQLite file until they are delivered: nothing that it accepted is lost with the process.
+
+    It has one partition: of several sinks one reads, and another takes over when that one stops or fails.
+    """
+
+    type_name = "my_channel"
+    aliases = ("com.example.Mine",)
+    durable = True
+
+    def __init__(self, config: MyChannelConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.changed = threading.Condition()
+        """Lock of the attributes; notified when events come or go, and when the partition is free."""
+        self.assignee: Reader | None = None
+        self.held = 0
+        """Number of events, those that are taken and not committed included."""
+        self._file: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Open the file; Retry where that may work later."""
+        for trouble in self.probe():
+            raise Retry(trouble)
+        # The random part keeps IDs of events apart from those of a file that was deleted before.
+        claim = PartitionClaim("my_channel", self.name, uuid.uuid4().hex, self.name, 0, 0)
+        with self.changed:
+            self._file = sqlite3.connect(self.config.path, timeout=0, check_same_thread=False)
+            with self.transaction() as file:
+                file.executescript(TABLES)
+                file.execute(
+                    "INSERT INTO committed SELECT ?, 1 WHERE NOT EXISTS (SELECT * FROM committed)",
+                    [json.dumps(claim)],
+                )
+                (held,) = file.execute("SELECT coalesce(sum(events), 0) FROM entries").fetchone()
+            self.count(held - self.held)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self.changed:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def probe(self) -> Iterator[str]:
+        """For `agent check --connect`: yield what would keep it from opening."""
+        if not Path(self.config.path).absolute().parent.is_dir():
+            yield f"there is no directory for {self.config.path}"
+
+    def exclusive(self) -> Mapping[Path, str]:
+        """File that no other component may use."""
+        return {Path(self.config.path).absolute(): "path"}
+
+    def put(self, batch: Batch) -> None:
+        """Return when the batch is on the disk; wait while the channel is full."""
+        self.metrics.add("EventPutAttemptCount", len(batch))
+        with self.changed:
+            while self.held >= self.config.capacity:
+                if self.stopping.is_set():
+                    raise Retry(f"channel {self.name} is full and the agent is stopping")
+                self.changed.wait(0.1)
+            entry = int(time.time() * 1000), len(batch), batch.to_ipc()
+            with self.transaction() as file:
+                file.execute("INSERT INTO entries (arrival, events, batch) VALUES (?, ?, ?)", entry)
+            self.count(len(batch))
+        self.metrics.add("EventPutSuccessCount", len(batch))
+
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
+        """Return a consumer; `group` is always None outside of Kafka."""
+        return MyChannelReader(self, owner)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit at the end, or roll back; any error of SQLite becomes Retry, as disks fill up and are mended."""
+        with self.changed:
+            if self._file is None:
+                raise Retry(f"channel {self.name} is not open")
+            try:
+                with self._file as file:
+                    yield file
+            except sqlite3.Error as e:
+                raise Retry(f"{self.config.path}: {e}") from e
+
+    def count(self, events: int) -> None:
+        """Hold so many more events; the caller has the lock."""
+        self.held += events
+        self.metrics.set("ChannelSize", self.held)
+        self.changed.notify_all()
+
+
+class MyChannelReader(Reader):
+    """Consumer of the partition while the partition is assigned to it."""
+
+    def __init__(self, channel: MyChannel, owner: RebalanceListener) -> None:
+        self._channel, self._owner = channel, owner
+        self._claim: PartitionClaim | None = None
+        self._next = 0
+
+    def take(self, timeout: float) -> Taken | None:
+        """Return the next put, or None after `timeout` seconds without any."""
+        with self._channel.changed:
+            if self._channel.changed.wait_for(lambda: self._channel.assignee in (None, self), timeout):
+                self._channel.assignee = self
+            else:
+                return None
+        claim = self._claim or self._begin()
+        with self._channel.changed:
+            found = self._channel.changed.wait_for(self._read, timeout)
+        if found is None:
+            return None
+        offset, arrival, events, data = found
+        self._next = offset + 1
+        self._channel.metrics.add("EventTakeAttemptCount", events)
+        origin = Origin.of_record(claim.topic, 0, offset, arrival, events, claim.stem)
+        return Taken(0, offset, self._next, Batch(Batch.from_ipc(data).records, origin))
+
+    def _begin(self) -> PartitionClaim:
+        """Start where the sink says, and commit that: a sink may have a commit log of its own."""
+        with self._channel.transaction() as file:
+            text, offset = file.execute("SELECT partition, offset FROM committed").fetchone()
+        ((claim, start),) = self._owner.assigned({PartitionClaim(*json.loads(text)): offset}).items()
+        self._claim, self._next = claim, start or 0
+        self.commit({claim: self._next})
+        return claim
+
+    def _read(self) -> tuple[int, int, int, bytes] | None:
+        with self._channel.transaction() as file:
+            found = file.execute("SELECT * FROM entries WHERE offset >= ? ORDER BY offset LIMIT 1", [self._next])
+            entry: tuple[int, int, int, bytes] | None = found.fetchone()
+            return entry
+
+    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+        """Forget what is delivered, up to this offset, exclusive."""
+        for claim, end in positions.items():
+            with self._channel.changed:
+                with self._channel.transaction() as file:
+                    delivered = file.execute("SELECT coalesce(sum(events), 0) FROM entries WHERE offset < ?", [end])
+                    (events,) = delivered.fetchone()
+                    file.execute("DELETE FROM entries WHERE offset < ?", [end])
+                    file.execute("UPDATE committed SET partition = ?, offset = ?", [json.dumps(claim), end])
+                self._channel.count(-events)
+            self._channel.metrics.add("EventTakeSuccessCount", events)
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        """Take from this offset on again."""
+        self._next = positions.get(0, self._next)
+
+    def pressed(self) -> bool:
+        """Return True if sources wait for room: without it, a sink that fills a large file would wait for events."""
+        return self._channel.held >= self._channel.config.capacity
+
+    def close(self) -> None:
+        """Leave the partition to another reader; commit nothing."""
+        with self._channel.changed:
+            if self._channel.assignee is self:
+                self._channel.assignee = None
+                self._channel.changed.notify_all()
+
+
+@hookimpl
+def components() -> list[type[Component]]:
+    """Components of this module."""
+    return [MyChannel]
