@@ -51,8 +51,8 @@ class Backoff:
 class Retries:
     """The failures of one component, one after the other.
 
-    A failure is logged once for as long as its text stays the same: in words where a component reports it, with a
-    traceback where nobody foresaw it. Until it works again the metrics have its text, and the gauges `RETRY`.
+    A failure is logged with the time of the next attempt, and again only if its text changes; at DEBUG each time.
+    Until the component works again the metrics have the text, and the gauges `RETRY`.
     """
 
     def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_WAIT_SECONDS) -> None:
@@ -106,15 +106,16 @@ class Retries:
         self._time = time.time() + seconds
         text = with_brokers(told(error), self.brokers)
         said = f"{what}: {text}" if what else text
-        if text == (self.metrics[0].last_error if self.metrics else self._shown):
-            self.log.debug("again: %s", said)
+        repeated = text == (self.metrics[0].last_error if self.metrics else self._shown)
+        if repeated:
+            log_failure(self.log, logging.DEBUG, f"again: {said}", error)
         elif isinstance(error, FlafkaError):
-            self.log.warning("%s", said)
-            self._tell(seconds, then)
+            log_failure(self.log, logging.WARNING, said, error)
         else:
-            traceback = (type(error), error, from_plugin(error))
-            self.log.error("unexpected failure, trying again: %s", said, exc_info=traceback)
-            self._tell(seconds, then)
+            log_failure(self.log, logging.ERROR, f"unexpected failure, trying again: {said}", error)
+        # On a line of its own: a failure's text may end with a command to be copied.
+        next_try = then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s"
+        self.log.log(logging.DEBUG if repeated else logging.INFO, "%s", next_try)
         self._shown = text
         for metrics in self.metrics:
             metrics.add("FailureCount")
@@ -122,10 +123,6 @@ class Retries:
             for name, value in self.gauges().items():
                 metrics.set(name, value)
         return seconds
-
-    def _tell(self, seconds: float, then: str) -> None:
-        """On a line of its own: a failure's text may end with a command to be copied."""
-        self.log.info("%s", then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s")
 
     def gauges(self) -> dict[str, float]:
         """Return the gauges that metrics have until the component works again."""
@@ -161,6 +158,15 @@ class Retries:
                 self.log.info("works again")
                 metrics.error("")
         self._shown = ""
+
+
+def log_failure(log: logging.Logger, level: int, sentence: str, error: BaseException) -> None:
+    """Log why something is tried again: the sentence at `level`, and its traceback, with causes, if DEBUG is logged.
+
+    An error that no component raises on purpose always has its traceback.
+    """
+    wanted = log.isEnabledFor(logging.DEBUG) or not isinstance(error, FlafkaError)
+    log.log(level, "%s", sentence, exc_info=(type(error), error, from_plugin(error)) if wanted else None)
 
 
 def told(error: BaseException) -> str:

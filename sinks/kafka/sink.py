@@ -52,8 +52,8 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         self._onlookers: dict[str, Consumer] = {}
         self._writers: dict[int, Writer] = {}
         """By partition of the channel."""
-        self._lost: set[int] = set()
-        """Partitions that have no writer and were written to."""
+        self._lost: dict[int, Conflict | None] = {}
+        """By partition that has no writer and was written to: error for which the writer was dropped, if known."""
         self._since: dict[int, float] = {}
         self._positions: dict[str, Positions | None] = {}
         """By the channel's topic; None where there may be none."""
@@ -132,14 +132,14 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         """Partitions with a transaction that is large or old enough."""
         now, config = time.monotonic(), self.config
         old = {p for p, since in self._since.items() if now - since >= config.flush_interval / 1000}
-        return old | self._lost | {p for p, w in self._writers.items() if w.events >= config.batch_size}
+        return old | self._lost.keys() | {p for p, w in self._writers.items() if w.events >= config.batch_size}
 
     def reset(self, partition: int | None = None) -> None:
         """Abort transactions; a producer that cannot is thrown away, and the next one fences it."""
         partitions = {*self._writers, *self._lost} if partition is None else {partition}
         for number in partitions:
             self._since.pop(number, None)
-            self._lost.discard(number)
+            self._lost.pop(number, None)
             writer = self._writers.get(number)
             if writer is not None and (writer.events or writer.began):
                 self.metrics.add("RollbackCount")
@@ -151,11 +151,12 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         writer = self._writers.get(claim.partition)
         if writer is None:
             place = f"{claim.topic}-{claim.partition}"
-            raise Conflict(f"the producer of {place} was replaced: asking Kafka how far it got")
+            cause = self._lost.get(claim.partition)
+            raise Conflict(f"the producer of {place} was replaced: asking Kafka how far it got") from cause
         return writer
 
     def _drop(self, partition: int) -> None:
-        self._lost.discard(partition)
+        self._lost.pop(partition, None)
         self._since.pop(partition, None)
         writer = self._writers.pop(partition, None)
         if writer is not None:
@@ -175,13 +176,13 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         writer = self._writers.get(partition)
         self._since.setdefault(partition, time.monotonic())
         if writer is None:  # its last transaction is in doubt: `stage` has the runner ask where to go on
-            self._lost.add(partition)
+            self._lost.setdefault(partition)
             return
         try:
             rejected = self._produce(writer, batch)
-        except Conflict:  # fenced
+        except Conflict as e:  # fenced
             self._drop(partition)
-            self._lost.add(partition)
+            self._lost[partition] = e
             return
         if rejected:
             raise Rejected(rejected)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import importlib.metadata
+import logging
 import socket
 import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,29 @@ from flafka.agent.runner import agent as running
 from flafka.agent.runner.agent import Agent
 from flafka.agent.runner.retries import Retries
 from flafka.agent.services.running import until
-from flafka.plugins import Batch, Components, Config, Event, Metrics, MissingExtra, Retry, Sink, Source, hookimpl
+from flafka.channels.file import FileChannel
+from flafka.plugins import (
+    Batch,
+    CommittingSink,
+    Component,
+    Components,
+    Config,
+    Conflict,
+    Event,
+    Interceptor,
+    Metrics,
+    MissingExtra,
+    PartitionClaim,
+    Receipt,
+    Resumed,
+    Retry,
+    Sink,
+    Source,
+    hookimpl,
+)
 from flafka.plugins.component import require
 from flafka.plugins.threads import Ended, start_thread
+from flafka.sources.seq import SeqSource
 
 
 class Unprintable(Exception):
@@ -153,10 +174,13 @@ class Silent(Sink[Config]):
         self.answered.wait()
 
 
+COMPONENTS: list[type[Component[Any]]] = [Panics, Starts, Silent]
+
+
 def made(directory: Path, *lines: str) -> Agent:
     """Make an agent of source `s`, channel `c` and sink `k`."""
     module = types.ModuleType("failing_plugin")
-    module.components = hookimpl(lambda: [Panics, Starts, Silent], specname="components")  # type: ignore[attr-defined]
+    module.components = hookimpl(lambda: COMPONENTS, specname="components")  # type: ignore[attr-defined]
     file = directory / "agent.conf"
     file.write_text(
         f"""
@@ -174,7 +198,7 @@ a1.sinks.k.channel = c
         + "\n".join(lines)
     )
     spec, found = load(file, None, components=Components([module]))
-    assert spec is not None, found
+    assert spec is not None, "\n".join(map(str, found))
     return Agent(spec)
 
 
@@ -191,6 +215,144 @@ def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_says_so(tmp_
         clean = agent.stop()
         agent.ended.uninstall()
     assert not clean
+
+
+# --- tracebacks
+
+
+def tear_once(component: Component[Any]) -> None:
+    """Fail at the first call."""
+    if component.name in TORN:
+        return
+    TORN.add(component.name)
+    try:
+        raise OSError("torn")
+    except OSError as e:
+        raise Retry("the tape is torn") from e
+
+
+TORN: set[str] = set()
+
+
+class TornSource(SeqSource):
+    """Fails at its first batch."""
+
+    type_name = "torn_source"
+
+    def batches(self) -> Iterator[Batch]:
+        tear_once(self)
+        yield from super().batches()
+
+
+class TornChannel(FileChannel):
+    """Fails at its first put."""
+
+    type_name = "torn_channel"
+    aliases = ()
+
+    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+        tear_once(self)
+        super().put_in_turn(batch, placed)
+
+
+class ShutChannel(FileChannel):
+    """Cannot be opened at first."""
+
+    type_name = "shut_channel"
+    aliases = ()
+
+    def open(self) -> None:
+        tear_once(self)
+        super().open()
+
+
+class TornInterceptor(Interceptor[Config]):
+    """Fails at its first batch."""
+
+    type_name = "torn_interceptor"
+
+    def intercept(self, batch: Batch) -> Batch:
+        tear_once(self)
+        return batch
+
+
+class TornSink(Sink[Config]):
+    """Fails at its first batch."""
+
+    type_name = "torn_sink"
+
+    def write(self, batch: Batch) -> None:
+        tear_once(self)
+
+
+class LosingSink(CommittingSink[Config]):
+    """Loses its first commit to another owner."""
+
+    type_name = "losing_sink"
+
+    def __init__(self, config: Config, name: str = "") -> None:
+        super().__init__(config, name)
+        self.written: set[int] = set()
+
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
+        return Resumed(claim, committed)
+
+    def write(self, batch: Batch) -> None:
+        assert batch.origin is not None
+        self.written.add(batch.origin.partition)
+
+    def due(self) -> set[int]:
+        return self.written
+
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+        return Receipt(claim, start, end, 1, None)
+
+    def commit(self, receipt: Receipt) -> None:
+        try:
+            tear_once(self)
+        except Retry as e:
+            raise Conflict("the tape is torn") from e.__cause__
+
+        self.written.clear()
+
+    def reset(self, partition: int | None = None) -> None:
+        self.written.clear()
+
+
+COMPONENTS += [TornSource, TornChannel, ShutChannel, TornInterceptor, TornSink, LosingSink]
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("a1.sources.s.type = torn_source", "a1.sources.s"),
+        ("a1.channels.c.type = torn_channel", "a1.sources.s"),  # the source puts again
+        ("a1.channels.c.type = shut_channel", "a1.channels.c"),
+        ("a1.sources.s.interceptors.i.type = torn_interceptor", "a1.sources.s"),
+        ("a1.sinks.k.type = torn_sink", "a1.sinks.k"),
+        ("a1.sinks.k.type = losing_sink", "a1.sinks.k"),
+    ],
+)
+def test_what_is_tried_again_has_a_traceback_at_debug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str, path: str, level: str
+) -> None:
+    TORN.clear()
+    caplog.set_level(level)
+    agent = made(
+        tmp_path,
+        *("a1.sources.s.type = seq", "a1.sources.s.totalEvents = 1", "a1.sources.s.interceptors = i"),
+        *("a1.sources.s.interceptors.i.type = host", "a1.sinks.k.type = null", line),
+    )
+    agent.start()
+    try:
+        until(lambda: agent.sinks[0].members[0].metrics.get("EventDrainSuccessCount") == 1, "the event to be there")
+    finally:
+        assert agent.stop()
+    (failure,) = [record for record in caplog.records if record.getMessage() == "the tape is torn"]
+    assert (failure.name, failure.levelname) == (path, "WARNING")
+    told = logging.Formatter().formatException(failure.exc_info) if failure.exc_info else ""
+    assert ("OSError: torn" in told, "in tear_once" in told) == (level == "DEBUG", level == "DEBUG")
 
 
 # --- the stop

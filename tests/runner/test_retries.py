@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from types import SimpleNamespace
 
@@ -14,6 +15,21 @@ from flafka.plugins import Metrics, Retry
 @pytest.fixture(autouse=True)
 def soon() -> None:
     """Here waits are as long as users see them."""
+
+
+def torn() -> Retry:
+    """A failure that another one has caused."""
+    try:
+        try:
+            raise OSError("torn")
+        except OSError as e:
+            raise Retry("the tape is torn") from e
+    except Retry as e:
+        return e
+
+
+def traceback_of(record: logging.LogRecord) -> str:
+    return logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
 
 
 def test_a_failure_is_told_once_with_its_attempt_and_the_next_try(caplog: pytest.LogCaptureFixture) -> None:
@@ -34,6 +50,34 @@ def test_a_failure_is_told_once_with_its_attempt_and_the_next_try(caplog: pytest
     assert not metrics.last_error
     assert not metrics.snapshot().keys() & set(RETRY)
     assert retries.failed(Retry("the store is away")) < 1
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_a_failure_has_its_traceback_at_debug(level: str, caplog: pytest.LogCaptureFixture) -> None:
+    retries = Retries("a1.sinks.k1", Metrics())
+    with caplog.at_level(level, "a1.sinks.k1"):
+        for _ in range(2):
+            retries.failed(torn())
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    shown = {"DEBUG": ["WARNING", "INFO", "DEBUG", "DEBUG"], "INFO": ["WARNING", "INFO"]}[level]
+    assert [name for name, _ in lines] == shown
+    reasons, tries = caplog.records[::2], lines[1::2]
+    told = ["the tape is torn", "again: the tape is torn"]
+    assert [record.getMessage() for record in reasons] == told[: len(reasons)]
+    numbers = [text.partition(" failed, the next one comes in ")[0] for _, text in tries]
+    assert numbers == ["attempt 1", "attempt 2"][: len(tries)]
+    for record in reasons:
+        assert (traceback_of(record).count("Traceback"), "OSError: torn" in traceback_of(record)) == (
+            (2, True) if level == "DEBUG" else (0, False)
+        )
+
+
+def test_what_nobody_foresaw_has_its_traceback_at_each_level(caplog: pytest.LogCaptureFixture) -> None:
+    retries = Retries("a1.sinks.k1", Metrics())
+    with caplog.at_level("INFO", "a1.sinks.k1"):
+        retries.failed(OSError("torn"))
+    assert caplog.records[0].levelname == "ERROR"
+    assert "OSError: torn" in traceback_of(caplog.records[0])
 
 
 def test_waits_double_up_to_the_longest_and_heed_what_a_failure_asks_for() -> None:

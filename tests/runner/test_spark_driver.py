@@ -1,6 +1,7 @@
 """What the Spark driver says of failures and of progress, and which sinks it runs."""
 
 import json
+import logging
 import os
 import pickle
 import socket
@@ -245,6 +246,34 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     assert words[:2] == ("k", {"FailureCount": 1})
     assert words[2]["RetryAttempt"] == 1
     assert more == {"error": "its query ended, though nobody has stopped it"}
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_a_query_that_fails_has_its_traceback_at_debug(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: str
+) -> None:
+    job, sink = jobs(Tolerance())
+    stopping = threading.Event()
+
+    class Query:
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self, *_: object) -> None:
+            stopping.set()
+            raise Retry("the disk is full") from OSError(28, "No space left on device")
+
+    monkeypatch.setattr(driver, "Query", Query)
+    monkeypatch.setattr(driver, "report", lambda *_, **more: None)
+    watch: Any = Namespace(spark=None, look=lambda: None)
+    with caplog.at_level(level, sink.sink.path):
+        driver._supervise(watch, sink, job, {}, stopping)
+    failure = caplog.records[0]
+    assert failure.getMessage() == "the disk is full"
+    assert (failure.exc_info is not None) == (level == "DEBUG")
+    if failure.exc_info:
+        told = logging.Formatter().formatException(failure.exc_info)
+        assert "in run\n" in told
+        assert "No space left on device" in told
 
 
 def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

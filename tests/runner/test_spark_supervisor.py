@@ -1,6 +1,7 @@
 """The agent's side of the Spark runner: drivers that end, and what is left behind."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -179,6 +180,29 @@ def test_a_driver_s_end_is_told_until_each_sink_works_again(
     assert one.get("FailureCount") == 3
     # Each time after a longer one.
     assert waiting.asked[:3] == sorted(set(waiting.asked[:3]))
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_a_driver_that_cannot_be_started_has_its_traceback_at_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: str
+) -> None:
+    spec = read(tmp_path, 1)
+    runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
+
+    def no_directory() -> None:
+        runner._stopping.wait = lambda *_: True  # type: ignore[method-assign]  # one attempt
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(supervisor, "workplace", no_directory)
+    with caplog.at_level(level, "spark"):
+        runner._run()
+    failure = caplog.records[0]
+    assert failure.getMessage().endswith(
+        "the Spark driver cannot be started: OSError: [Errno 24] Too many open files"
+    )
+    assert (failure.exc_info is not None) == (level == "DEBUG")
+    if failure.exc_info:
+        assert "in no_directory\n" in logging.Formatter().formatException(failure.exc_info)
 
 
 def test_a_driver_without_a_master_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

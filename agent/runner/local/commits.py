@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from flafka.agent.audit.publishing import Tallies
 from flafka.agent.runner.delivery import Delivery, Range
+from flafka.agent.runner.retries import log_failure
 from flafka.plugins import Conflict, NotCommitted, PartitionClaim, Reader
 
 
@@ -111,7 +112,7 @@ class Commits:
                 self._tallies.withdraw(pending.claim, pending.start, pending.end)
             raise
         except Conflict as e:
-            self._log.warning("%s", e)
+            log_failure(self._log, logging.WARNING, str(e), e)
             claim, position = self.resume(pending.claim, pending.start)
             if position is not None:
                 reader.rewind({partition: position})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -17,7 +18,7 @@ from flafka.agent.runner.deadletters.letters import DeadLetters
 from flafka.agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
 from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
 from flafka.agent.runner.local.outage import GATE_SECONDS, Outage
-from flafka.agent.runner.retries import told
+from flafka.agent.runner.retries import log_failure, told
 from flafka.plugins import Batch, Channel, KafkaBackedChannel, Retry, Unreachable
 
 MOST_PUTS = 1000
@@ -131,6 +132,7 @@ class OverflowingChannel(ChannelRunner):
             self._outage.begin(str(error))
         if isinstance(error, HalfStored) or not isinstance(error, Retry) or not self._outage.enter(self._why_untried):
             raise error
+        log_failure(self.log, logging.DEBUG, f"not stored, and put into {self.overflow.path}: {error}", error)
         self.metrics.add("OverflowRepeatedCount", len(batch))
         return self._keep(batch, letters, owner, placed)
 
@@ -179,5 +181,6 @@ class OverflowingChannel(ChannelRunner):
                 return self._keep(batch, letters, owner, placed, mark)
             except HalfStored:
                 raise
-            except Retry:
+            except Retry as e:
+                log_failure(self.log, logging.DEBUG, f"a put that is late is not kept, trying again: {e}", e)
                 has_ended(put, GATE_SECONDS)

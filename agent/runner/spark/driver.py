@@ -30,7 +30,7 @@ from flafka.agent.runner.deadletters.letters import dead_letters_of
 from flafka.agent.runner.deadletters.notices import Heard
 from flafka.agent.runner.deadletters.rejections import Rejections
 from flafka.agent.runner.moving import CommitLogMove
-from flafka.agent.runner.retries import Retries
+from flafka.agent.runner.retries import Retries, log_failure
 from flafka.agent.runner.spark import failures
 from flafka.agent.runner.spark.gateway import Gateway, kill_gateway
 from flafka.agent.runner.spark.job import GAVE_UP, Job, SinkJob
@@ -91,6 +91,7 @@ def _run(job: Job) -> None:
             keeps_checkpoints=job.keeps_checkpoints,
         )
     except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
+        log_failure(log, logging.DEBUG, "no Spark session", e)
         report_end(str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}"))
         sys.exit(GAVE_UP)
     begun.set()
@@ -190,7 +191,9 @@ def _supervise(watch: SparkWatchdog, sink: SinkJob, job: Job, running: Running, 
             watch.look()
             running.pop(sink.sink.path, None)
             text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
-            seconds = retries.failed(Retry(text, e.after if isinstance(e, Retry) else None))
+            failure = Retry(text, e.after if isinstance(e, Retry) else None)
+            failure.__cause__ = e
+            seconds = retries.failed(failure)
             report(sink.sink.name, {"FailureCount": 1}, retries.gauges(), error=text)
         stopping.wait(seconds)
 

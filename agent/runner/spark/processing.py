@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from flafka.agent.monitoring.definitions import BATCH
 from flafka.agent.runner.deadletters.notices import Causes, both
 from flafka.agent.runner.delivery import intercepted, opened
+from flafka.agent.runner.retries import log_failure
 from flafka.agent.runner.spark import failures
 from flafka.agent.runner.spark.job import (
     EventsTask,
@@ -208,7 +209,7 @@ class Processing:
         try:
             self.channel.record({self.claims[p]: min(e[p] for e in self._ends.values()) for p in partitions})
         except (Retry, Conflict) as e:
-            log.info("%s", e)  # the checkpoints are the truth
+            log_failure(log, logging.INFO, str(e), e)  # the checkpoints are the truth
 
     def idle(self, query: str) -> None:
         """There is nothing new for one of the queries."""

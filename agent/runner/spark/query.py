@@ -19,6 +19,7 @@ from flafka.agent.audit.publishing import audit_of
 from flafka.agent.options import AgentOptions
 from flafka.agent.runner.deadletters.rejections import Rejections
 from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.retries import log_failure
 from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from flafka.agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from flafka.plugins import (
@@ -298,7 +299,7 @@ class Query:
                     self.channel.record(self._unrecorded, last)
                     self._unrecorded = {}
             except Retry as e:
-                log.info("%s", e)
+                log_failure(log, logging.INFO, str(e), e)
 
     def _judge(self, results: list[Result]) -> None:
         """Raises Retry where too many events were rejected."""

@@ -94,9 +94,9 @@ def start_session(
         named = on_yarn.prepare(hadoop_jvm(), conf, archives, connector())
         with on_yarn.submitting():
             return builder.config(map={**named}).getOrCreate(), gateway
-    except Exception:
+    except Exception as e:
         if why := gateway.why_ended(1) or (on_yarn.why_over() if on_yarn is not None else None):
-            raise Retry(why) from None
+            raise Retry(why) from e
         raise
 
 

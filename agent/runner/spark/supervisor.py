@@ -78,7 +78,7 @@ class SparkRunner:
     def _run(self) -> None:
         retries = Retries("spark", *self.metrics.values())  # of every sink, until it has delivered or looked again
         while not self._stopping.is_set():
-            self._said = ""
+            self._said, cause = "", None
             retries.begin()
             try:
                 # Spark and PySpark leave files behind when they are killed, and so may the sinks: all are in here.
@@ -86,7 +86,7 @@ class SparkRunner:
                     code = self._run_in(directory)
             except ANY_FAILURE as e:  # such as too many open files: it is no end of this thread
                 self._said = f"the Spark driver cannot be started: {told(e)}"
-                code = 1
+                code, cause = 1, e
             self.application = {}
             if self._stopping.is_set():
                 return
@@ -94,7 +94,9 @@ class SparkRunner:
             for metrics in self.metrics.values():
                 metrics.forget("Lag")
             what = "the Spark driver has ended and is started again"
-            if self._stopping.wait(retries.failed(Retry(text), what=what)):
+            failure = Retry(text)
+            failure.__cause__ = cause
+            if self._stopping.wait(retries.failed(failure, what=what)):
                 return
             for metrics in self.metrics.values():
                 metrics.add("DriverRestartCount")
