@@ -17,7 +17,10 @@ EMPTY_CHANNEL_SECONDS = 0.2
 
 
 def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
-    """A channel: gives back what was put, again until it is committed, and if it is durable, after a restart."""
+    """Check that what was put comes back until it is committed, and with a durable channel after a restart, too.
+
+    A reader of a durable channel also has to start where its `RebalanceListener` says.
+    """
     check_component(cls, properties)
     first, second = sample_events(), [Event(b"second %d" % i, {}) for i in range(10)]
     channel = make(cls, properties)
@@ -45,6 +48,12 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
             channel.open()
             reader = channel.reader(owner, group=None, member="conformance")
             reader.commit(owner.ends(_take(reader, second)))
+            channel.put(Batch.of(first))
+            ahead = AheadListener(owner.ends(_take(reader, first)))
+            reader.close()
+            channel.put(Batch.of(second))
+            reader = channel.reader(ahead, group=None, member="conformance")
+            _take(reader, second, ": a reader starts at the offset that `assigned` returns")
             reader.close()
     finally:
         channel.stopping.set()
@@ -77,8 +86,20 @@ class ClaimsListener:
         return {self.claims[id.partition]: id.offset + 1 for id in sorted(ids)}
 
 
-def _take(reader: Reader, events: list[Event]) -> list[EventId]:
-    """Take as many events, which must be these, and no more. Their ids."""
+class AheadListener(ClaimsListener):
+    """A `RebalanceListener` that starts where the commit log of a sink ends, past the committed offset."""
+
+    def __init__(self, ends: Mapping[PartitionClaim, int]) -> None:
+        super().__init__()
+        self._ends = {claim.partition: end for claim, end in ends.items()}
+
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        """Start behind the commit log."""
+        return {claim: self._ends.get(claim.partition, offset) for claim, offset in committed.items()}
+
+
+def _take(reader: Reader, events: list[Event], why: str = "") -> list[EventId]:
+    """Take as many events, which must be these, and no more; return their IDs. An error ends with `why`."""
     got: list[tuple[EventId, Event]] = []
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while time.monotonic() < deadline:
@@ -92,6 +113,6 @@ def _take(reader: Reader, events: list[Event]) -> list[EventId]:
             break
     wanted = sorted(map(repr, events))
     assert sorted(repr(event) for _, event in got) == wanted, (
-        f"{len(events)} events are in the channel, {len(got)} came out, or others than these"
+        f"{len(events)} events are in the channel, {len(got)} came out, or others than these{why}"
     )
     return [id for id, _ in got]

@@ -20,10 +20,15 @@ from flafka.plugins import (
     Config,
     Event,
     Interceptor,
+    PartitionClaim,
     Problem,
+    Reader,
+    RebalanceListener,
     conformance,
     option,
 )
+from flafka.plugins.conformance import ClaimsListener
+from flafka.plugins.templates.channel import MyChannel
 
 # --- options and construction
 
@@ -308,6 +313,31 @@ def test_a_broken_channel_is_found(cls: type[Channel[Any]], says: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_channel(cls, {})
     assert says in str(e.value)
+
+
+class Deaf(ClaimsListener):
+    """Starts at the committed offset, wherever the sink's commit log ends."""
+
+    def __init__(self, owner: RebalanceListener) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        self._owner.assigned(committed)
+        return committed
+
+
+class Rigid(MyChannel):
+    """Loses nothing, and delivers twice what a commit log holds already."""
+
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
+        return super().reader(Deaf(owner), group=group, member=member)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_channel_that_ignores_a_commit_log_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="a reader starts at the offset that `assigned` returns"):
+        conformance.check_channel(Rigid, {"path": str(tmp_path / "events.db")})
 
 
 def test_the_samples_have_what_careless_components_stumble_over() -> None:
