@@ -73,7 +73,8 @@ def imported(file: Path) -> set[Path]:
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             modules += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
-    starts = ("flafka.sources", "flafka.channels", "flafka.interceptors", "flafka.sinks", "flafka.plugins.shared")
+    shared = ("flafka.plugins.kafka", "flafka.plugins.shared")
+    starts = ("flafka.sources", "flafka.channels", "flafka.interceptors", "flafka.sinks", *shared)
     return {found for one in modules if one.startswith(starts) and (found := file_of(one)) is not None}
 
 
@@ -105,7 +106,7 @@ def test_a_component_declares_what_it_counts_and_nothing_else(kind: str, cls: ty
 def test_whatever_the_code_of_components_counts_is_declared_by_one_that_uses_it() -> None:
     files = [one for kind in explain.KINDS for one in (ROOT / f"{kind}s").rglob("*.py")]
     found = 0
-    for file in [*files, *(ROOT / "plugins" / "shared").glob("*.py")]:
+    for file in [*files, *(one for name in ("kafka", "shared") for one in (ROOT / "plugins" / name).glob("*.py"))]:
         users = [(kind, cls) for kind, cls in COMPONENTS if file in files_of(cls)]
         declared = {name for _, cls in users for name in own(cls)}
         declared |= {metric.name for kind, _ in users for metric in definitions.of_every(kind.upper())}
