@@ -16,8 +16,8 @@ from tests.fixtures.servers import of_this_run
 from tests.walks.recording import Walk, size
 from tests.walks.walking import Walked
 
-IDLE_SECONDS = 35.0
-"""Time without events: longer than the longest interval at which a loop of the product wakes up."""
+IDLE_SECONDS = 15.0
+"""Time without events: longer than the 10 s after which the slowest loop of these agents does all its work."""
 
 
 def main() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.walks.statements import ROOT, Function, function_at
 
@@ -21,11 +22,18 @@ Window = tuple[float, float]
 
 
 class Call(NamedTuple):
-    """First call of a function within windows: time, process by its command, and thread."""
+    """First call of a function: its time, process (the command) and thread."""
 
     time: float
     process: str
     thread: str
+
+
+class Thread(NamedTuple):
+    """A thread of a recorded process; pools that are made anew count as one."""
+
+    process_id: str
+    name: str
 
 
 Calls = Mapping[Function, Call]
@@ -49,61 +57,72 @@ def complete(directory: Path, end: float) -> bool:
     )
 
 
-def calls_within(directory: Path, windows: Sequence[Window]) -> dict[Function, Call]:
-    """Return the functions called within the windows, in the order of their first call."""
-    found: dict[Function, Call] = {}
-    for file in directory.iterdir():
-        for line in _lines(file):
-            process = " ".join(Path(word).name for word in line["process"])
-            for time, *code, thread in line["calls"]:
-                if thread in OBSERVING_THREADS or not any(start <= time <= end for start, end in windows):
-                    continue
-                function = function_at(*code)
-                if function is None or function.file.startswith(OBSERVERS):
-                    continue
-                if function not in found or time < found[function].time:
-                    found[function] = Call(time, process, thread)
-    return dict(sorted(found.items(), key=lambda item: item[1].time))
-
-
-def _lines(file: Path) -> Iterator[dict]:
-    """Yield what a process has written; the last line may be incomplete."""
-    for line in file.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
-
-
 @dataclass(frozen=True)
 class Walk:
-    """Functions that one batch passes on its way."""
+    """Functions that one batch passes on its way, in the order of their first call."""
 
     name: str
     batch: Calls
-    """Functions that run for batches alone."""
+    """Functions that a thread runs for batches alone."""
     loops: Calls
-    """Functions that also run while nothing comes."""
+    """Other functions of these threads, which run while nothing comes as well."""
 
     @property
-    def functions(self) -> dict[Function, Call]:
-        """All of them, in the order of their first call."""
-        return dict(sorted({**self.batch, **self.loops}.items(), key=lambda item: item[1].time))
+    def functions(self) -> Calls:
+        """All of them."""
+        return _in_order({**self.batch, **self.loops})
 
     def beyond(self, other: Walk, name: str) -> Walk:
-        """Return what this walk passes and another does not."""
+        """Return the part of this walk that another does not have."""
         known = other.functions.keys()
         batch = {function: call for function, call in self.batch.items() if function not in known}
         loops = {function: call for function, call in self.loops.items() if function not in known}
         return Walk(name, batch, loops)
 
 
-def walk(name: str, directory: Path, batches: Sequence[Window], idle: Sequence[Window]) -> Walk:
-    """Return the walk that a recording shows."""
-    called, ran = calls_within(directory, batches), calls_within(directory, idle)
-    return Walk(
-        name,
-        {function: call for function, call in called.items() if function not in ran},
-        {function: call for function, call in called.items() if function in ran},
-    )
+def walk(name: str, directory: Path, batches: Sequence[Window], idle: Window) -> Walk:
+    """Return the walk that a recording shows.
+
+    A thread that does the same in both kinds of windows, such as one that looks for a changed configuration, is not
+    part of it.
+    """
+    called, ran = _calls_within(directory, batches), _calls_within(directory, [idle])
+    passed = {thread for thread, function in called.keys() - ran.keys()}
+    batch: dict[Function, Call] = {}
+    loops: dict[Function, Call] = {}
+    for (thread, function), call in sorted(called.items(), key=lambda item: item[1].time):
+        if (thread, function) not in ran:
+            batch.setdefault(function, call)
+        elif thread in passed:
+            loops.setdefault(function, call)
+    return Walk(name, batch, {function: call for function, call in loops.items() if function not in batch})
+
+
+def _calls_within(directory: Path, windows: Sequence[Window]) -> dict[tuple[Thread, Function], Call]:
+    """Return the functions that threads called within the windows, each with its first call."""
+    found: dict[tuple[Thread, Function], Call] = {}
+    for file in directory.iterdir():
+        for line in _lines(file):
+            process = " ".join(Path(word).name for word in line["process"])
+            for time, *code, name in line["calls"]:
+                if name in OBSERVING_THREADS or not any(start <= time <= end for start, end in windows):
+                    continue
+                function = function_at(*code)
+                if function is not None and not function.file.startswith(OBSERVERS):
+                    thread = Thread(file.stem, re.sub(r"^ThreadPoolExecutor-\d+_\d+$", "ThreadPoolExecutor", name))
+                    found.setdefault((thread, function), Call(time, process, name))
+    return found
+
+
+def _in_order(calls: Calls) -> Calls:
+    return dict(sorted(calls.items(), key=lambda item: item[1].time))
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of one process; the last line may be incomplete, and is left out then."""
+    for line in file.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
 
 
 class Size(NamedTuple):

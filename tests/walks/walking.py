@@ -21,20 +21,21 @@ from tests.walks.recording import Walk, Window, complete, environment, walk
 EVENTS = 100
 """Events of a batch: enough for the parser to read them by columns."""
 BATCHES = 3
+"""Batches whose functions are put together, since not each of them meets each timer."""
 SETTLE_SECONDS = 1.0
 """Time after the delivery of a batch in which its counters and acknowledgements follow."""
+AFTER_FIRST_SECONDS = 2.0
+"""Time until an agent is idle after the first batch; Spark reports its progress late."""
 INTAKE, LOCAL, SPARK = "intake", "hdfs local", "hdfs spark"
 
 
 class Walked:
-    """Recorded agents on a topic of their own, and the windows in which batches came and did not come."""
+    """Recorded agents on a topic of their own: one takes events in, and one for each runner writes files."""
 
     def __init__(self, directory: Path, kafka: KafkaCluster, hdfs: HdfsCluster, *, spark: bool) -> None:
         self.topic = unique("walk")
         self._directory, self._kafka, self._hdfs = directory, kafka, hdfs
         self._sinks = (LOCAL, SPARK) if spark else (LOCAL,)
-        self.batches: list[Window] = []
-        self.idle: list[Window] = []
 
     def run(self, idle_seconds: float) -> list[Walk]:
         """Send a first batch, wait, send those that count, and return the walks of each agent."""
@@ -44,16 +45,15 @@ class Walked:
             agents = [intake, *(stack.enter_context(self._agent(name, self._sink(name))) for name in self._sinks)]
             with connected(port) as connection:
                 self._deliver(connection.sendall)
-                self.idle.append(_window(lambda: time.sleep(idle_seconds)))
-                for _ in range(BATCHES):
-                    self.batches.append(_window(lambda: self._deliver(connection.sendall)))
-            for name in (INTAKE, *self._sinks):
-                until(lambda name=name: complete(self._directory / name / "calls", self.batches[-1][1]), "all calls")
+                time.sleep(AFTER_FIRST_SECONDS)
+                idle = _window(lambda: time.sleep(idle_seconds))
+                batches = [_window(lambda: self._deliver(connection.sendall)) for _ in range(BATCHES)]
+            recordings = {name: self._directory / name / "calls" for name in (INTAKE, *self._sinks)}
+            for name, recording in recordings.items():
+                until(lambda of=recording: complete(of, batches[-1][1]), f"all calls of {name}")
             for agent in agents:
                 agent.stop()
-        return [
-            walk(name, self._directory / name / "calls", self.batches, self.idle) for name in (INTAKE, *self._sinks)
-        ]
+        return [walk(name, recording, batches, idle) for name, recording in recordings.items()]
 
     def _agent(self, name: str, configuration: str) -> RunningAgent:
         directory = self._directory / name
