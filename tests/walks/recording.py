@@ -69,7 +69,7 @@ class Walk:
 
     @property
     def functions(self) -> Calls:
-        """All of them."""
+        """Functions of both kinds."""
         return _in_order({**self.batch, **self.loops})
 
     def beyond(self, other: Walk, name: str) -> Walk:
@@ -81,12 +81,13 @@ class Walk:
 
 
 def walk(name: str, directory: Path, batches: Sequence[Window], idle: Window) -> Walk:
-    """Return the walk that a recording shows.
+    """Return the walk that a recording shows: functions that run in each batch.
 
-    A thread that does the same in both kinds of windows, such as one that looks for a changed configuration, is not
-    part of it.
+    A timer that expires during one batch is no part of it. A thread that does the same when idle is none either,
+    such as one that looks for a changed configuration.
     """
-    called, ran = _calls_within(directory, batches), _calls_within(directory, [idle])
+    ran, first, *others = (_calls_within(directory, window) for window in (idle, *batches))
+    called = {key: call for key, call in first.items() if all(key in other for other in others)}
     passed = {thread for thread, function in called.keys() - ran.keys()}
     batch: dict[Function, Call] = {}
     loops: dict[Function, Call] = {}
@@ -98,14 +99,14 @@ def walk(name: str, directory: Path, batches: Sequence[Window], idle: Window) ->
     return Walk(name, batch, {function: call for function, call in loops.items() if function not in batch})
 
 
-def _calls_within(directory: Path, windows: Sequence[Window]) -> dict[tuple[Thread, Function], Call]:
-    """Return the functions that threads called within the windows, each with its first call."""
+def _calls_within(directory: Path, window: Window) -> dict[tuple[Thread, Function], Call]:
+    """Return the functions that threads called within a window, each with its first call."""
     found: dict[tuple[Thread, Function], Call] = {}
     for file in directory.iterdir():
         for line in _lines(file):
             process = " ".join(Path(word).name for word in line["process"])
             for time, *code, name in line["calls"]:
-                if name in OBSERVING_THREADS or not any(start <= time <= end for start, end in windows):
+                if name in OBSERVING_THREADS or not window[0] <= time <= window[1]:
                     continue
                 function = function_at(*code)
                 if function is not None and not function.file.startswith(OBSERVERS):

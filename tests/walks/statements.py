@@ -38,7 +38,7 @@ def function_at(file: str, line: int, name: str) -> Function | None:
 
 @functools.cache
 def _functions(file: str) -> dict[int, Function]:
-    """All functions of a file by first line."""
+    """Functions of a file by first line."""
     return {
         _first_line(node): Function(file, _first_line(node), name, sum(1 for _ in statements(node)))
         for name, node in _definitions(_parsed(file), "")

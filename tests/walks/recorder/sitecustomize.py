@@ -1,7 +1,7 @@
 """Recorder of function calls: on the PYTHONPATH of an agent, Python imports it into each of its processes.
 
 Each process appends to a file of its own in the directory that FLAFKA_WALKS_DIRECTORY names, a JSON object a line:
-the calls of functions below FLAFKA_WALKS_ROOT since the line before, and the time up to which they are complete.
+the calls of functions below FLAFKA_WALKS_ROOT since the line before, and the time up to which the calls are complete.
 """
 
 import atexit
@@ -16,8 +16,10 @@ DIRECTORY = os.environ.get("FLAFKA_WALKS_DIRECTORY")
 ROOT = os.path.realpath(os.environ.get("FLAFKA_WALKS_ROOT", "")) + os.sep
 PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "flafka")
 WRITE_SECONDS = 0.2
+SLOT_SECONDS = 0.02
 
 calls = collections.deque()
+running = threading.local()
 places = {}
 """Path below ROOT by file name of code; None for a file of another project."""
 
@@ -29,16 +31,32 @@ def place_of(name):
     return below if below != path and below.partition(os.sep)[0] in PACKAGES else None
 
 
-def record(frame, event, _):
-    """Profile function: record a call of the project's code."""
-    if event != "call":
-        return
-    code = frame.f_code
+def is_ours(code):
+    """Return True for code of the project."""
     name = code.co_filename
     if name not in places:
         places[name] = place_of(name)
-    if places[name] is not None:
-        calls.append((time.monotonic(), code, threading.current_thread().name))
+    return places[name] is not None
+
+
+def record(frame, event, _):
+    """Profile function: record a call of the project's code, and the functions that were running already.
+
+    A loop that waits for a batch was called long before. Each thread records its callers once a SLOT_SECONDS.
+    """
+    if event != "call" or not is_ours(frame.f_code):
+        return
+    now, thread = time.monotonic(), threading.current_thread().name
+    slot = now // SLOT_SECONDS
+    if getattr(running, "slot", None) != slot:
+        running.slot, running.seen = slot, set()
+    callers, caller = [], frame.f_back
+    while caller is not None and caller.f_code not in running.seen:
+        running.seen.add(caller.f_code)
+        callers.append(caller.f_code)
+        caller = caller.f_back
+    calls.extend((now, code, thread) for code in reversed(callers) if is_ours(code))
+    calls.append((now, frame.f_code, thread))
 
 
 def write():

@@ -1,0 +1,75 @@
+"""The tracer finds what a batch is known to pass; how much that is, `./dev walks` says."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from flafka.agent.services.hdfs import HdfsCluster
+from flafka.agent.services.kafka import KafkaCluster
+from tests.walks import statements
+from tests.walks.__main__ import listing
+from tests.walks.recording import OBSERVERS, Walk
+from tests.walks.statements import Function, function_at
+from tests.walks.walking import Walked
+
+INTAKE = [
+    "SyslogFramer.cut",
+    "SourceRunner.deliver",
+    "MaskInterceptor.matched",
+    "KafkaChannel.put_in_turn",
+    "DeliveryReports._report",
+]
+DELIVERY = ["KafkaReader.received", "Delivery.write", "HdfsSink.write", "HdfsSink.stage", "HdfsSink.commit"]
+SOURCE = '''\
+"""A module."""
+
+class C:
+    """A class."""
+
+    @property
+    def first(self):
+        """Docstrings are no statements."""
+        if self:
+            return [n for n in self]
+
+        def inner():
+            return 1
+
+        return lambda: inner
+
+key = lambda: 1
+'''
+
+
+def test_walks_of_a_batch(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
+    intake, delivery = Walked(tmp_path, kafka_cluster, hdfs_cluster, spark=False).run(idle_seconds=3)
+    assert _in_order(intake, INTAKE) == INTAKE
+    assert _in_order(delivery, DELIVERY) == DELIVERY
+    assert {"SinkRunner.run", "KafkaReader.take"} <= {function.name for function in delivery.loops}  # the former never returns
+    for walk in (intake, delivery):
+        assert not [function for function in walk.functions if function.file.startswith(OBSERVERS)]
+        assert "MainThread" not in {call.thread for call in walk.functions.values()}
+    assert any(text.endswith("[c1-producer]") for text in listing(intake))
+    assert not delivery.beyond(delivery, "nothing").functions
+
+
+def _in_order(walk: Walk, names: list[str]) -> list[str]:
+    return [function.name for function in walk.batch if function.name in names]
+
+
+def test_statements_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "ROOT", tmp_path)
+    (tmp_path / "counted.py").write_text(textwrap.dedent(SOURCE))
+    first = Function("counted.py", 6, "C.first", 4)  # if, return, def, return
+    assert function_at("counted.py", 6, "C.first") == first
+    assert function_at("counted.py", 10, "C.first.<locals>.<listcomp>") == first
+    assert function_at("counted.py", 15, "C.first.<locals>.<lambda>") == first
+    assert function_at("counted.py", 12, "C.first.<locals>.inner") == Function(
+        "counted.py", 12, "C.first.<locals>.inner", 1
+    )
+    assert function_at("counted.py", 17, "<lambda>") == Function("counted.py", 17, "<lambda>", 1)
+    assert function_at("counted.py", 1, "<module>") is None
+    assert function_at("counted.py", 3, "C") is None
