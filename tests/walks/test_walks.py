@@ -48,7 +48,8 @@ def test_walks_of_a_batch(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_clus
     intake, delivery = Walked(tmp_path, kafka_cluster, hdfs_cluster, spark=False).run(idle_seconds=3)
     assert _in_order(intake, INTAKE) == INTAKE
     assert _in_order(delivery, DELIVERY) == DELIVERY
-    assert {"SinkRunner.run", "KafkaReader.take"} <= {function.name for function in delivery.loops}  # the former never returns
+    # The former never returns.
+    assert {"SinkRunner.run", "KafkaReader.take"} <= {function.name for function in delivery.loops}
     for walk in (intake, delivery):
         assert not [function for function in walk.functions if function.file.startswith(OBSERVERS)]
         assert "MainThread" not in {call.thread for call in walk.functions.values()}
