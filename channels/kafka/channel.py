@@ -13,11 +13,10 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
+from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.differences import KAFKA
-from flafka.channels.kafka.looking import TopicLookup
-from flafka.channels.kafka.onlooker import KafkaOnlooker
-from flafka.channels.kafka.outside import OutsideCommits
-from flafka.channels.kafka.positions import (
+from flafka.channels.kafka.offsets import (
+    OutsideCommits,
     TopicIds,
     assigned,
     called,
@@ -28,10 +27,9 @@ from flafka.channels.kafka.positions import (
     topic_id_of,
     truncations,
 )
-from flafka.channels.kafka.producing import COMPACTED, ChannelProducer, Limits
-from flafka.channels.kafka.reader import KafkaReader
+from flafka.channels.kafka.producer import COMPACTED, ChannelProducer, Limits
 from flafka.channels.kafka.records import decode, encode_event, readdressed
-from flafka.channels.kafka.topic import Topic
+from flafka.channels.kafka.topic import KafkaOnlooker, Topic, TopicLookup
 from flafka.plugins import (
     Batch,
     Caution,

@@ -1,20 +1,37 @@
-"""The topic of a Kafka channel: how it is created, and what is said of one that is less safe than it should be."""
+"""Topic of the channel: its creation and limits, its backlog, and lookups of events."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from flafka.channels.kafka.config import KafkaChannelConfig
-from flafka.channels.kafka.positions import topic_id_of
-from flafka.channels.kafka.producing import MAX_RECORD_BYTES, Limits
-from flafka.plugins import KafkaBackedChannel, Retry
-from flafka.plugins.kafka.admin import answers, create_topic
+from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
+from flafka.channels.kafka.offsets import topic_id_of
+from flafka.channels.kafka.producer import MAX_RECORD_BYTES, Limits
+from flafka.plugins import (
+    Backlog,
+    Broker,
+    ClusterLook,
+    EventId,
+    KafkaBackedChannel,
+    Onlooker,
+    PartitionClaim,
+    Record,
+    Retry,
+    Taken,
+    Whereabouts,
+)
+from flafka.plugins.kafka.admin import accepts, answers, create_topic
+from flafka.plugins.kafka.clients import new_admin, new_consumer
+from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.offsets import committed, offsets_at, read_up_to, watermarks
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
 EXISTS_SECONDS = 2.0
@@ -133,3 +150,240 @@ class Topic:
                 f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
                 "to 2"
             )
+
+
+MONITORING_REQUEST_SECONDS = 3.0
+"""A broker that takes no connection in that time is shown as one that does not answer."""
+RECORD_SECONDS = 2.0
+"""For the oldest records of a backlog; what was not read by then is looked for again the next time."""
+RETENTION_SECONDS = 300.0
+"""The topic's retention is asked for so often."""
+_Range = tuple[int, int]
+"""Offsets of a partition, the end exclusive."""
+_SMALL: Mapping[str, Any] = {
+    "fetch.message.max.bytes": 1024,  # brokers answer with one batch of records at least
+    "queued.max.messages.kbytes": 64,
+}
+
+
+class KafkaOnlooker(Onlooker):
+    """Keeps one client a consumer group. None of them becomes a member of it, and nothing is committed."""
+
+    def __init__(self, topic: str, group: str, client: Mapping[str, Any]) -> None:
+        self._topic, self._group, self._client = topic, group, dict(client)
+        self._admin: AdminClient | None = None
+        self._consumers: dict[str, Consumer] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        """By id: every broker that was ever seen."""
+        self._times: dict[str, dict[tuple[int, int], int]] = {}
+        """By group, partition and offset: time of a record that was the oldest one at the latest look."""
+        self._empty: dict[str, dict[int, _Range]] = {}
+        """By group and partition: offsets from its position on that hold the ends of transactions, and no record."""
+        self._retention: float | None = None
+        self._retention_due = 0.0
+
+    def close(self) -> None:
+        """Close the consumers."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+        self._admin = None
+
+    def cluster(self) -> ClusterLook:
+        """By the metadata that the first broker that answers has, and by connecting to each."""
+        try:
+            metadata = self._consumer(None).list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS)
+        except KafkaException as e:
+            if not self._brokers:
+                raise Retry(f"no broker answers: {reason(e)}") from e
+            metadata = None
+        partitions: list[Any] = []
+        if metadata is not None:
+            self._brokers |= {broker.id: (broker.host, broker.port) for broker in metadata.brokers.values()}
+            partitions = [*metadata.topics[self._topic].partitions.values()]
+        with ThreadPoolExecutor(len(self._brokers) or 1) as pool:
+            up = dict(zip(self._brokers, pool.map(accepts, self._brokers.values()), strict=True))
+        brokers = tuple(
+            Broker(id, f"{host}:{port}", up[id], sum(one.leader == id for one in partitions))
+            for id, (host, port) in sorted(self._brokers.items())
+        )
+        return ClusterLook(
+            (metadata.cluster_id or "") if metadata is not None else "",
+            self._topic,
+            brokers,
+            len(partitions),
+            sum(len(one.isrs) < len(one.replicas) for one in partitions),
+            sum(one.leader < 0 for one in partitions),
+        )
+
+    def backlog(self, group: str | None) -> Backlog:
+        """From the group's offsets to the ends of the partitions."""
+        consumer = self._consumer(group)
+        times = self._times.setdefault(group or self._group, {})
+        empty = self._empty.setdefault(group or self._group, {})
+        try:
+            left = {p: at for p, at in self._left(consumer).items() if empty.get(p) != at}
+            oldest = self._oldest(consumer, left, times, empty)
+            retention = None if oldest is None else self._kept_for()
+        except (KafkaException, TimeoutError) as e:
+            name = group or self._group
+            raise Retry(f"the backlog of group {name} cannot be looked at: {reason(e)}") from e
+        records = sum(high - start for p, (start, high) in left.items() if empty.get(p) != (start, high))
+        if oldest is None or retention is None:
+            return Backlog(records, oldest, None)
+        return Backlog(records, oldest, oldest / 1000 + retention - time.time())
+
+    def _consumer(self, group: str | None) -> Consumer:
+        """Not the client of a producer, which makes brokers create a topic that it asks for."""
+        name = group or self._group
+        consumer = self._consumers.get(name)
+        if consumer is None:
+            consumer = self._consumers[name] = new_consumer(CHANNEL, {**self._client, **_SMALL, "group.id": name})
+        return consumer
+
+    def _left(self, consumer: Consumer) -> dict[int, _Range]:
+        """By partition with more to read: the position of the group, and the end."""
+        found = consumer.list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS).topics[self._topic].partitions
+        positions = committed(consumer, [TopicPartition(self._topic, p) for p in found], MONITORING_REQUEST_SECONDS)
+        left: dict[int, _Range] = {}
+        for at in positions:
+            low, high = watermarks(consumer, at, MONITORING_REQUEST_SECONDS)
+            start = max(at.offset, low)  # below 0 where there is no position
+            if start < high:
+                left[at.partition] = start, high
+        return left
+
+    def _oldest(
+        self,
+        consumer: Consumer,
+        left: Mapping[int, _Range],
+        times: dict[tuple[int, int], int],
+        empty: dict[int, _Range],
+    ) -> int | None:
+        """Return the time of the oldest record of `left`, and note in `empty` which of its ranges hold none.
+
+        `times` are known from the group's earlier looks.
+        """
+        wanted = {(partition, start) for partition, (start, _) in left.items()}
+        for at in times.keys() - wanted:
+            del times[at]
+        unknown = wanted - times.keys()
+        if unknown:
+            consumer.assign([TopicPartition(self._topic, partition, offset) for partition, offset in unknown])
+            deadline = time.monotonic() + RECORD_SECONDS
+            while unknown and (seconds := deadline - time.monotonic()) > 0:
+                message = consumer.poll(seconds)
+                if message is None:
+                    continue
+                partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+                found = {at for at in unknown if at[0] == partition and at[1] <= offset}
+                if error is None:  # what was there may be gone, or be the end of a transaction: the next one counts
+                    times |= dict.fromkeys(found, message.timestamp()[1])
+                elif error.code() == KafkaError._PARTITION_EOF and found and offset >= left[partition][1]:
+                    empty[partition] = left[partition]
+                else:
+                    continue
+                unknown -= found
+                if found:
+                    consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            consumer.unassign()
+        return min(times.values(), default=None)
+
+    def _kept_for(self) -> float | None:
+        """Seconds; None for ever, and where the brokers do not tell: that may be forbidden, and all else is known."""
+        if time.monotonic() < self._retention_due:
+            return self._retention
+        if self._admin is None:
+            self._admin = new_admin(CHANNEL, self._client)
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        self._retention = None
+        with contextlib.suppress(KafkaException, TimeoutError):
+            settings = self._admin.describe_configs([resource])[resource].result(MONITORING_REQUEST_SECONDS)
+            kept = int(settings["retention.ms"].value or -1)
+            self._retention = None if kept < 0 else kept / 1000
+        self._retention_due = time.monotonic() + RETENTION_SECONDS
+        return self._retention
+
+
+Decode = Callable[[Iterator[Record], PartitionClaim], Taken | None]
+Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]
+
+
+class TopicLookup:
+    """A topic, to be looked into. Raises Retry where its brokers do not answer."""
+
+    def __init__(self, properties: Mapping[str, Any], topic: str, group: str, decode: Decode) -> None:
+        """`group` is neither joined nor committed to: the name of one that the client's ACLs allow."""
+        self._properties = {**properties, "group.id": group}
+        self._topic, self._decode = topic, decode
+
+    def at(self, time: int) -> dict[int, int]:
+        """Return the first offsets at or after that time, as `KafkaBackedChannel.at` does."""
+
+        def ask(consumer: Consumer) -> dict[int, int]:
+            partitions = consumer.list_topics(self._topic, timeout=REQUEST_SECONDS).topics[self._topic].partitions
+            wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
+            found = {one.partition: one.offset for one in offsets_at(consumer, wanted, REQUEST_SECONDS)}
+            if ends := {p: self._marks(consumer, p)[1] for p, offset in found.items() if offset < 0}:
+                again = [one for one in wanted if one.partition in ends]  # a newer one may have come before its end
+                for one in offsets_at(consumer, again, REQUEST_SECONDS):
+                    found[one.partition] = one.offset if one.offset >= 0 else ends[one.partition]
+            return found
+
+        return cast("dict[int, int]", self._asked(ask))
+
+    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+        """Yield a span of records, as `KafkaBackedChannel.read` does."""
+        consumer = new_consumer(CHANNEL, self._properties)
+        try:
+            at = TopicPartition(self._topic, claim.partition, start)
+            records = (_record(one) for one in read_up_to(consumer, at, end, REQUEST_SECONDS))
+            within = (record for record in records if start <= record.offset < end)
+            while (taken := self._decode(within, claim)) is not None:
+                yield taken
+        except KafkaException as e:
+            raise Retry(f"topic {self._topic} cannot be read: {reason(e)}") from e
+        finally:
+            consumer.close()
+
+    def find(self, id: EventId, known: Positions) -> Whereabouts | None:
+        """Return the location of that event, as `Channel.find` does, given the committed offsets of the groups."""
+        claims = [claim for positions in known.values() for claim in positions if claim.partition == id.partition]
+        kinds = [named for one in claims for named in (one, one._replace(ids=2))]
+        claim = next((one for one in kinds if one.stem == id.topic), None)
+        if claim is None:
+            return None
+        low, high = self._asked(lambda consumer: self._marks(consumer, id.partition))
+        taken = next(self.read(claim, id.offset, id.offset + 1), None) if low <= id.offset < high else None
+        at = {
+            group: next(one for one in positions.items() if one[0].partition == id.partition)
+            for group, positions in known.items()
+        }
+        place: dict[str, str | int] = {"topic": self._topic, "partition": id.partition, "offset": id.offset}
+        return Whereabouts(place, taken, _missing(id, taken, low, high), at)
+
+    def _marks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
+        return watermarks(consumer, TopicPartition(self._topic, partition), REQUEST_SECONDS)
+
+    def _asked(self, ask: Callable[[Consumer], Any]) -> Any:
+        try:
+            with closing(new_consumer(CHANNEL, self._properties)) as consumer:
+                return ask(consumer)
+        except KafkaException as e:
+            raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
+
+
+def _record(message: Any) -> Record:
+    return Record(message.offset(), message.timestamp()[1], message.key(), message.value(), message.headers() or ())
+
+
+def _missing(id: EventId, taken: Taken | None, low: int, high: int) -> str:
+    if id.offset < low:
+        return f"retention has removed it: the oldest record of partition {id.partition} is {low}"
+    if id.offset >= high:
+        return f"no such record came yet: partition {id.partition} ends at {high}"
+    if taken is None or not (len(taken.batch) or taken.undecodable):
+        return f"record {id.offset} holds no event: it ends a transaction, or replays a dead letter"
+    if len(taken.batch) and id not in taken.batch.ids():
+        return f"record {id.offset} holds {len(taken.batch)} events, numbered from 0"
+    return ""

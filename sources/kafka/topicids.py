@@ -28,7 +28,7 @@ _ANSWERS = frozenset(
 class TopicIdRequests:
     """Requests for topic ids. Every method is called on the polling thread of one consumer.
 
-    Unlike `TopicIds` of `channels/kafka/positions.py`, one request is for several topics, and brokers older than
+    Unlike `TopicIds` of `channels/kafka/offsets.py`, one request is for several topics, and brokers older than
     Apache Kafka 2.8, which have no topic ids, are accepted.
     """
 

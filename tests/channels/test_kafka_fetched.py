@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flafka.channels.kafka.fetched import Fetched
+from flafka.channels.kafka.consumer import Fetched
 from flafka.plugins import PartitionClaim
 from flafka.plugins.kafka.consumer import weight
 

@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from flafka.agent.runner.deadletters import stored
-from flafka.channels.kafka import looking
-from flafka.channels.kafka.looking import TopicLookup
+from flafka.channels.kafka.topic import TopicLookup
 from flafka.plugins import KafkaStream, Retry
 from flafka.plugins.kafka import clients
 
@@ -45,7 +44,7 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
 ) -> None:
     """Else a replay would leave out what it holds, as if all of it had come before."""
     monkeypatch.setattr(clients, "Consumer", Half)
-    monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("flafka.channels.kafka.topic.REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry, match="topic t cannot be looked at: "):
         TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
 
@@ -54,7 +53,7 @@ def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPa
     """Clients with ACLs may read in no other, although nothing joins it or commits to it here."""
     monkeypatch.setattr(clients, "Consumer", Half)
     Half.groups.clear()
-    monkeypatch.setattr(looking, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("flafka.channels.kafka.topic.REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry):
         TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
     assert not [*stored.records(KafkaStream("127.0.0.1:1", "t", "g"), "t.deadletters")]

@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from flafka.agent.services.running import until
-from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
-from flafka.channels.kafka.producing import ChannelProducer, Limits
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
+from flafka.channels.kafka.producer import ChannelProducer, Limits
+from flafka.channels.kafka.records import encode
 from flafka.plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
 from flafka.plugins.kafka import clients
 from flafka.plugins.kafka.properties import client_properties
@@ -64,8 +65,10 @@ def test_no_request_is_larger_than_the_topic_takes(monkeypatch, written, wanted)
     [({}, None), ({"compression.type": "ZSTD"}, "zstd"), ({"compression.codec": "none"}, "none")],
 )
 def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypatch, written, wanted):
-    chosen, encode = [], producing.encode
-    monkeypatch.setattr(producing, "encode", lambda batch, how: chosen.append(how) or encode(batch, how))
+    chosen = []
+    monkeypatch.setattr(
+        "flafka.channels.kafka.producer.encode", lambda batch, how: chosen.append(how) or encode(batch, how)
+    )
     producer = producing_to(brokers, **{f"kafka.producer.{name}": value for name, value in written.items()})
     try:
         producer.put(Batch.of([Event(b"x")]), lambda: None)
@@ -75,7 +78,7 @@ def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypat
 
 
 def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
-    monkeypatch.setattr(producing, "RETIRED_SECONDS", 0.2)
+    monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 0.2)
     made = []
     monkeypatch.setattr(clients, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
     producer = producing_to("127.0.0.1:1")
@@ -106,10 +109,10 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     brokers, monkeypatch, caplog, deaf, format, room
 ):
     """One that never sends is what librdkafka's is after some outages."""
-    monkeypatch.setattr(standstill, "FIRST_STALL_SECONDS", 0.5)
-    monkeypatch.setattr(standstill, "STALL_CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
-    monkeypatch.setattr(producing, "RETIRED_SECONDS", 3.0)
+    monkeypatch.setattr("flafka.plugins.kafka.producer.FIRST_STALL_SECONDS", 0.5)
+    monkeypatch.setattr("flafka.plugins.kafka.producer.STALL_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr("flafka.channels.kafka.producer.PURGED_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 3.0)
     made, asked = [], []
 
     class Stuck(Producer):
@@ -150,9 +153,9 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
 
 @pytest.mark.parametrize("lacks", ["thread", "client"])
 def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, lacks):
-    monkeypatch.setattr(standstill, "FIRST_STALL_SECONDS", 0.3)
-    monkeypatch.setattr(standstill, "STALL_CHECK_SECONDS", 0.3)
-    monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.plugins.kafka.producer.FIRST_STALL_SECONDS", 0.3)
+    monkeypatch.setattr("flafka.plugins.kafka.producer.STALL_CHECK_SECONDS", 0.3)
+    monkeypatch.setattr("flafka.channels.kafka.producer.PURGED_SECONDS", 1.0)
     monkeypatch.setattr(threads.start_thread, "__defaults__", (0.2,))
     made, start = [], threading.Thread.start
 
@@ -183,8 +186,8 @@ def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, l
 
 def test_a_put_of_which_nothing_is_sent_is_no_acknowledgement(monkeypatch):
     """All of it is rejected, while brokers are away."""
-    monkeypatch.setattr(producing, "STALL_SECONDS", 0.1)
-    monkeypatch.setattr(standstill, "FIRST_STALL_SECONDS", 0.0)
+    monkeypatch.setattr("flafka.channels.kafka.producer.STALL_SECONDS", 0.1)
+    monkeypatch.setattr("flafka.plugins.kafka.producer.FIRST_STALL_SECONDS", 0.0)
     producer = producing_to("127.0.0.1:1", format="flume", partitionIdHeader="p")
     monkeypatch.setattr(producer._partitions, "_look_for_more", lambda: None)
     moved = []

@@ -8,8 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from flafka.agent.services.running import until
-from flafka.channels.kafka import reader
-from flafka.channels.kafka.reader import KafkaReader
+from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.records import decode
 from flafka.plugins import FlafkaError, Metrics, PartitionClaim, Retry
 from flafka.plugins.kafka import consumer as consumer_module
@@ -235,7 +234,7 @@ def test_a_group_goes_on_where_it_stands_in_this_very_topic(brokers, metadata, f
 
 
 def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monkeypatch):
-    monkeypatch.setattr(reader, "OWNER_SECONDS", 0.1)
+    monkeypatch.setattr("flafka.channels.kafka.consumer.OWNER_SECONDS", 0.1)
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
     for number in range(10):
         producer.produce("busy", b"%d" % number, partition=0)

@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.channels.kafka.positions import PartitionLog, claims_of
+from flafka.channels.kafka.offsets import PartitionLog, claims_of
 from flafka.plugins import FlafkaError, PartitionClaim
 
 CLAIM = PartitionClaim("cluster", "t", "now", "group", 0, -1)

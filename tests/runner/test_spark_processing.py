@@ -20,7 +20,7 @@ from flafka.agent.runner.spark.job import Job, SinkJob
 from flafka.agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from flafka.agent.testing import session
 from flafka.agent.topology import AgentSpec
-from flafka.channels.kafka.positions import refusals_of
+from flafka.channels.kafka.offsets import refusals_of
 from flafka.plugins import Components, FlafkaError, PartitionClaim
 from flafka.sinks.spark import SparkSink, SparkSinkConfig
 from tests.processors import logins

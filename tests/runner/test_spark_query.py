@@ -16,7 +16,7 @@ from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.spark import query as query_module
 from flafka.agent.runner.spark.query import Clock, Query
 from flafka.agent.topology import Tolerance
-from flafka.channels.kafka.positions import refusals_of
+from flafka.channels.kafka.offsets import refusals_of
 from flafka.plugins import Conflict, FlafkaError, PartitionClaim, Retry
 from tests.runner.spark_jobs import CLAIM, Recording, jobs, one_batch
 from tests.runner.test_rejections import Letters

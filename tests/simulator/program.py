@@ -38,7 +38,7 @@ PACKAGES = ("flafka",)
 COARSE = {
     "flafka.agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
     "flafka.agent.runner.spark.driver": {"WATCH_SECONDS": 5.0},
-    "flafka.channels.kafka.reader": {"BUSY_POLL_SECONDS": 0.25},
+    "flafka.channels.kafka.consumer": {"BUSY_POLL_SECONDS": 0.25},
     "flafka.sources.taildir.source": {"STOPPING_SECONDS": 2.0},
 }
 """How often threads look for what nobody tells them: less often, so that an idle minute costs little."""

@@ -9,7 +9,6 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from flafka.agent.services.running import until
-from flafka.channels.kafka import producing
 from flafka.plugins import Batch, Conflict, Event, FlafkaError, Retry
 from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
@@ -190,7 +189,7 @@ def test_a_compacted_topic_is_refused(kafka_cluster, topic):
 
 
 def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kafka_cluster, topic, monkeypatch):
-    monkeypatch.setattr(producing, "RETIRED_SECONDS", 0.2)
+    monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 0.2)
     config = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}  # no record is so new
     new = NewTopic(topic, num_partitions=3, replication_factor=3, config=config)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})

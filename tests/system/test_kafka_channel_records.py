@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from flafka.agent.services.running import until
-from flafka.channels.kafka import producing, records
+from flafka.channels.kafka import records
 from flafka.plugins import Batch, Event, Rejected, Retry
 from tests.system.kafka_running import RebalanceListener, alter, contents, events, open_channel, take
 from tests.system.running import in_topic
@@ -158,7 +158,7 @@ def bodies_in(kafka_cluster, topic):
 @pytest.mark.parametrize("form", ["flume", "raw", "arrow"])
 def test_a_limit_that_changes_while_the_channel_is_open_holds_at_once(kafka_cluster, topic, form, monkeypatch):
     """Brokers refuse small events together with a large one: each of the small ones is stored once."""
-    monkeypatch.setattr(producing, "LIMITS_SECONDS", 0.0)
+    monkeypatch.setattr("flafka.channels.kafka.producer.LIMITS_SECONDS", 0.0)
     channel = open_channel(kafka_cluster, topic, format=form)
     long_header = {"n": "n" * 3000 if form == "raw" else "n"}
     small = [Event(b"small %02d" % n, {"n": "1"} if n % 2 else {"n": "1", "key": str(n)}) for n in range(17)]
@@ -182,8 +182,8 @@ def test_a_limit_that_changes_while_the_channel_is_open_holds_at_once(kafka_clus
 
 def test_a_put_into_a_topic_that_is_compacted_meanwhile_waits(kafka_cluster, topic, monkeypatch):
     """Brokers refuse the events without a key alone. None becomes a dead letter, and none is stored twice."""
-    monkeypatch.setattr(producing, "LIMITS_SECONDS", 0.0)
-    monkeypatch.setattr(producing, "REFUSED_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("flafka.channels.kafka.producer.LIMITS_SECONDS", 0.0)
+    monkeypatch.setattr("flafka.channels.kafka.producer.REFUSED_AGAIN_SECONDS", 0.1)
     channel = open_channel(kafka_cluster, topic, format="flume", partitionIdHeader="p")
     keyed, bare = Event(b"key", {"p": "0", "key": "k"}), Event(b"no key", {"p": "1"})
     said = f"topic {topic} is compacted"
@@ -212,7 +212,7 @@ def test_what_does_not_compress_is_divided_until_the_topic_takes_it(
         sizes.append(len(value := records.encode(batch, compression)))
         return value
 
-    monkeypatch.setattr(producing, "encode", encode)
+    monkeypatch.setattr("flafka.channels.kafka.producer.encode", encode)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 3, 3, config={"max.message.bytes": "300000"})])[topic].result(30)
     channel = open_channel(kafka_cluster, topic)

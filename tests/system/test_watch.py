@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
-from flafka.channels.kafka.onlooker import KafkaOnlooker
+from flafka.channels.kafka.topic import KafkaOnlooker
 from flafka.plugins.kafka.clients import CONSUMER
 from tests.agent.alerting import firing, look
 from tests.fixtures.ports import free_port
@@ -149,7 +149,7 @@ def test_the_age_of_one_group_is_not_read_anew_for_another(brokers: str, monkeyp
     onlooker = KafkaOnlooker(topic, f"{topic}-behind", {"bootstrap.servers": brokers})
     try:
         assert onlooker.backlog(None).oldest == 5000
-        monkeypatch.setattr("flafka.channels.kafka.onlooker.RECORD_SECONDS", 0.0)
+        monkeypatch.setattr("flafka.channels.kafka.topic.RECORD_SECONDS", 0.0)
         assert onlooker.backlog(f"{topic}-done")[:2] == (0, None)
         assert onlooker.backlog(None)[:2] == (1, 5000)
     finally:

@@ -2,8 +2,8 @@
 
 from tests.simulator.mutants.mutant import ALL, OVERFLOWS, SOLR, Mutant
 
-READER_PY = "channels/kafka/reader.py"
-FETCHED_PY = "channels/kafka/fetched.py"
+READER_PY = "channels/kafka/consumer.py"
+FETCHED_PY = "channels/kafka/consumer.py"
 FORWARDING_PY = "agent/runner/local/forwarding.py"
 OUTAGE_PY = "agent/runner/local/outage.py"
 
@@ -20,7 +20,7 @@ READER = (
         "offset-of-old-topic",
         "an offset of a topic that was deleted counts as none",
         ALL,
-        "channels/kafka/positions.py",
+        "channels/kafka/offsets.py",
         'elif said.version == VERSION and said.topic_id not in ("", claim.topic_id):',
         "elif False:",
         "test_the_records_of_a_topic_made_again_are_delivered_from_the_first_on",
@@ -73,7 +73,7 @@ READER = (
         "loss-lasts",
         "a loss of records by brokers is kept with the group's offset",
         ALL,
-        "channels/kafka/positions.py",
+        "channels/kafka/offsets.py",
         "(lost := OffsetMetadata.parse(metadata_of(tp)).lost)",
         '(lost := "")',
         "test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset",
@@ -91,7 +91,7 @@ READER = (
         "loss-followed",
         "a loss that is kept begins where brokers end once they have lost more",
         ALL,
-        "channels/kafka/positions.py",
+        "channels/kafka/offsets.py",
         """lost if int(lost.rstrip("?+")) <= high else f"{high}?\"""",
         "lost",
         "test_a_loss_that_is_followed_by_another_one_is_accepted_from_the_first_record_lost_on",
@@ -109,7 +109,7 @@ READER = (
         "partition-unread",
         "a partition that nobody reads makes a member join anew",
         ALL,
-        "channels/kafka/unread.py",
+        "channels/kafka/consumer.py",
         "return before & self.ask()",
         "return frozenset()",
         "test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was_away",
@@ -121,7 +121,7 @@ PRODUCER = (
         "put-acknowledged",
         "a put returns when the brokers have the batch",
         ALL,
-        "channels/kafka/producing.py",
+        "channels/kafka/producer.py",
         "            self._await(delivery)\n            if delivery.failed:\n",
         "            if False:\n",
     ),
@@ -129,7 +129,7 @@ PRODUCER = (
         "put-refused",
         "of a put with refused records only these are produced again",
         ALL,
-        "channels/kafka/producing.py",
+        "channels/kafka/producer.py",
         "        rows = sorted(row for some, _ in failed.failed for row in some)\n",
         "        rows = [*range(len(batch))]\n",
         "tests/simulator/test_kafka_sink.py::test_a_put_whose_limit_is_lowered_stores_the_others_once",
@@ -138,7 +138,7 @@ PRODUCER = (
         "put-stuck",
         "where its client never sends again, a put is made by another one",
         ALL,
-        "channels/kafka/standstill.py",
+        "plugins/kafka/producer.py",
         "            if not (before and well):\n",
         "            if True:\n",
         "tests/simulator/test_stuck_client_stories.py::test_the_channel_has_another_one_put_again_what_waits",

@@ -54,7 +54,7 @@ SPANS = (
         "replay-added",
         "partitions that were added since are not of the span",
         ALL,
-        "channels/kafka/fetched.py",
+        "channels/kafka/consumer.py",
         "offset >= self._until.get(partition, 0)",
         "offset >= self._until.get(partition, offset + 1)",
         f"{STORIES}a_partition_that_is_added_meanwhile_is_not_of_the_span",

@@ -2,7 +2,7 @@
 
 from tests.simulator.mutants.mutant import OVERTAKEN, SPARK, Mutant
 
-OUTSIDE = "channels/kafka/outside.py"
+OUTSIDE = "channels/kafka/offsets.py"
 
 DRIVER = (
     Mutant(

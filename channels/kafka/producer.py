@@ -1,8 +1,9 @@
-"""The producing half of the Kafka channel."""
+"""Producer of the channel: puts batches as records and replaces clients that fail or stall."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,13 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
-from flafka.channels.kafka.delivery import DeliveryReports
-from flafka.channels.kafka.partitions import Partitions
 from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
-from flafka.channels.kafka.standstill import Standstill
 from flafka.plugins import Batch, Component, EventId, Rejected, Retry
 from flafka.plugins.kafka.admin import PROBE_SECONDS
 from flafka.plugins.kafka.clients import new_producer
 from flafka.plugins.kafka.consumer import STANDING_SECONDS
 from flafka.plugins.kafka.errors import BROKEN, RECORD_REFUSALS, ReportedErrors, failure, is_broken, login, reason
+from flafka.plugins.kafka.producer import DeliveryReports, Standstill
 from flafka.plugins.kafka.properties import number
 from flafka.plugins.shared import flumeevent
 from flafka.plugins.threads import start_thread
@@ -578,3 +577,69 @@ class ChannelProducer:
     def _record_bytes(self) -> int:
         """Size of the largest value of a record: the rest of the limit is for its key, headers and framing."""
         return self._limits.record_bytes - 4096
+
+
+MISSING_PARTITION_SECONDS = 10.0
+"""A partition that is not there is looked for again after so long."""
+ANY_PARTITION = -1
+"""The client's word for it: the one of the key, else one after another."""
+
+
+class Partitions:
+    """Those of a topic, for several puts at once.
+
+    `count` is how many there are; `look` asks the brokers for that, and raises KafkaException. Raises Retry where
+    `defaultPartitionId` is none of them.
+    """
+
+    def __init__(self, channel: str, config: KafkaChannelConfig, count: int, look: Callable[[], int]) -> None:
+        self._channel, self._config, self._look = channel, config, look
+        if count <= (number := config.default_partition_id or 0):
+            raise Retry(
+                f"channel {channel}: defaultPartitionId = {number}, and topic {config.topic} has partitions "
+                f"0 to {count - 1}"
+            )
+        self.count = count
+        self.default = ANY_PARTITION if config.default_partition_id is None else config.default_partition_id
+        """Partition of an event that asks for none."""
+        self._lock = threading.Lock()
+        self._look_due = 0.0
+
+    def of(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
+        """The rows for each partition, and those that ask for none there is, with the reason.
+
+        Raises Retry where the brokers do not say whether there are more by now.
+        """
+        config, default = self._config, self.default
+        texts = texts_of(batch, config.partition_id_header) if config.partition_id_header else []
+        if not texts:
+            return {default: range(len(batch))}, {}
+        chosen: dict[int, list[int]] = {}
+        unknown: dict[int, str] = {}
+        for row, text in enumerate(texts):
+            if text is None:
+                chosen.setdefault(default, []).append(row)
+                continue
+            number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
+            if number >= self.count:
+                self._look_for_more()
+            if 0 <= number < self.count:
+                chosen.setdefault(number, []).append(row)
+            else:
+                unknown[row] = (
+                    f"header {config.partition_id_header!r} is {text[:40]!r}, and topic {config.topic} has "
+                    f"partitions 0 to {self.count - 1}"
+                )
+        return dict(chosen), unknown
+
+    def _look_for_more(self) -> None:
+        """Partitions may be added while the channel is at work."""
+        with self._lock:
+            if time.monotonic() < self._look_due:
+                return
+            self._look_due = time.monotonic() + MISSING_PARTITION_SECONDS
+        try:
+            found = self._look()
+        except KafkaException as e:
+            raise Retry(f"channel {self._channel}: {reason(e)}") from e
+        self.count = max(self.count, found)

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from flafka.channels.kafka import standstill
-from flafka.channels.kafka.standstill import Standstill
+from flafka.plugins.kafka.producer import Standstill
 
 
 class Clock:
@@ -19,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(standstill, "time", made)
+    monkeypatch.setattr("flafka.plugins.kafka.producer.time", made)
     return made
 
 
