@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicCollection, T
 from flafka.agent.sidetopics import BESIDE
 from flafka.plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
 from flafka.plugins.kafka.clients import new_admin, new_consumer
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import read_up_to, watermarks
 
 STORE_READ_SECONDS = 20.0
@@ -77,7 +77,7 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
                 records[partition] += filter(None, [decode(iter([record]), claim._replace(partition=partition))])
         return records
     except KafkaException as e:
-        raise Retry(f"topic {topic} could not be read to its end: {reason(e)}") from e
+        raise Retry(f"topic {topic} could not be read to its end: {sentence(e)}") from e
     finally:
         consumer.close()
 

@@ -30,7 +30,7 @@ from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
 from flafka.plugins.kafka.clients import Access, Role, new_producer, stream_client
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
@@ -142,7 +142,7 @@ class ThroughTopic(Replayer):
             producer.init_transactions(REPLAY_SECONDS)
             topics = producer.list_topics(stream.topic, timeout=REPLAY_SECONDS).topics
         except KafkaException as e:
-            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {reason(e)}") from e
+            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {sentence(e)}") from e
         self._partitions = len(topics[stream.topic].partitions)
         return producer
 

@@ -50,7 +50,7 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import NO_BROKERS, unanswered
 from flafka.plugins.kafka.clients import new_admin, new_consumer
-from flafka.plugins.kafka.errors import ReportedErrors, metadata, reason, unusable
+from flafka.plugins.kafka.errors import ReportedErrors, metadata, sentence, unusable
 from flafka.plugins.kafka.metrics import (
     COMMIT_TIMER,
     GET_TIMER,
@@ -344,7 +344,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         try:
             members = members_of(new_admin(CHANNEL, self._client(self.config.consumer)), name, REQUEST_SECONDS)
         except KafkaException as e:
-            raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
+            raise Retry(f"group {name} cannot be looked at: {sentence(e)}") from e
         found: dict[str, list[int]] = {}
         for member in members:  # several may have one name
             found.setdefault(called(member), []).extend(assigned(member.assignment, self.config.topic))

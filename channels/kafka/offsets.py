@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from flafka.channels.kafka.config import CHANNEL
 from flafka.plugins import Conflict, FlafkaError, LastRecord, PartitionClaim, Retry
 from flafka.plugins.kafka.clients import new_consumer
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import (
     NO_TOPIC_ID,
     OUTSIDE_SECONDS,
@@ -68,7 +68,7 @@ class TopicIds:
             found = self._request().result(REQUEST_SECONDS)
         except (KafkaException, TimeoutError) as e:
             self._unanswered = True
-            raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
+            raise Retry(f"topic {self._topic} cannot be looked at: {sentence(e)}") from e
         self._partitions = len(found.partitions)
         return topic_id_of(found)
 

@@ -20,7 +20,7 @@ from flafka.plugins import Batch, Component, EventId, Rejected, Retry
 from flafka.plugins.kafka.admin import PROBE_SECONDS
 from flafka.plugins.kafka.clients import new_producer
 from flafka.plugins.kafka.consumer import STANDING_SECONDS
-from flafka.plugins.kafka.errors import BROKEN, RECORD_REFUSALS, ReportedErrors, failure, is_broken, login, reason
+from flafka.plugins.kafka.errors import BROKEN, RECORD_REFUSALS, ReportedErrors, failure, is_broken, login, sentence
 from flafka.plugins.kafka.producer import DeliveryReports, Standstill
 from flafka.plugins.kafka.properties import number
 from flafka.plugins.shared import flumeevent
@@ -262,7 +262,7 @@ class ChannelProducer:
         return failure(error, f"channel {self.name}: {self._why(error)}{wrong}")
 
     def _why(self, error: object) -> str:
-        return reason(error, topic=self._config.topic, right="Write", client=self._properties)
+        return sentence(error, topic=self._config.topic, right="Write", client=self._properties)
 
     # --- the topic's limits
 
@@ -277,7 +277,7 @@ class ChannelProducer:
             try:
                 found = self._look()
             except (KafkaException, TimeoutError) as e:
-                raise failure(e, f"channel {self.name}: {reason(e)}") from e
+                raise failure(e, f"channel {self.name}: {sentence(e)}") from e
             self._looked_at = time.monotonic()
             before, self._limits = self._limits, found
         if before.record_bytes != found.record_bytes:
@@ -641,5 +641,5 @@ class Partitions:
         try:
             found = self._look()
         except KafkaException as e:
-            raise Retry(f"channel {self._channel}: {reason(e)}") from e
+            raise Retry(f"channel {self._channel}: {sentence(e)}") from e
         self.count = max(self.count, found)

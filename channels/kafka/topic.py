@@ -30,7 +30,7 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import accepts, answers, create_topic
 from flafka.plugins.kafka.clients import new_admin, new_consumer
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import committed, offsets_at, read_up_to, watermarks
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 
@@ -195,7 +195,7 @@ class KafkaOnlooker(Onlooker):
             metadata = self._consumer(None).list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS)
         except KafkaException as e:
             if not self._brokers:
-                raise Retry(f"no broker answers: {reason(e)}") from e
+                raise Retry(f"no broker answers: {sentence(e)}") from e
             metadata = None
         partitions: list[Any] = []
         if metadata is not None:
@@ -227,7 +227,7 @@ class KafkaOnlooker(Onlooker):
             retention = None if oldest is None else self._kept_for()
         except (KafkaException, TimeoutError) as e:
             name = group or self._group
-            raise Retry(f"the backlog of group {name} cannot be looked at: {reason(e)}") from e
+            raise Retry(f"the backlog of group {name} cannot be looked at: {sentence(e)}") from e
         records = sum(high - start for p, (start, high) in left.items() if empty.get(p) != (start, high))
         if oldest is None or retention is None:
             return Backlog(records, oldest, None)
@@ -342,7 +342,7 @@ class TopicLookup:
             while (taken := self._decode(within, claim)) is not None:
                 yield taken
         except KafkaException as e:
-            raise Retry(f"topic {self._topic} cannot be read: {reason(e)}") from e
+            raise Retry(f"topic {self._topic} cannot be read: {sentence(e)}") from e
         finally:
             consumer.close()
 
@@ -370,7 +370,7 @@ class TopicLookup:
             with closing(new_consumer(CHANNEL, self._properties)) as consumer:
                 return ask(consumer)
         except KafkaException as e:
-            raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
+            raise Retry(f"topic {self._topic} cannot be looked at: {sentence(e)}") from e
 
 
 def _record(message: Any) -> Record:

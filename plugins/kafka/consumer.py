@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.kafka.clients import Role, new_consumer
-from flafka.plugins.kafka.errors import raising, reason
+from flafka.plugins.kafka.errors import raising, sentence
 from flafka.plugins.metrics import Metrics
 from flafka.plugins.threads import start_thread
 
@@ -154,7 +154,7 @@ class Poller(ABC):
 
     def explained(self, error: object, topic: str = "") -> str:
         """Return what went wrong, and which right is missing on the group or the topic."""
-        return reason(error, topic=topic, group=self.group, right="Read", client=self._client)
+        return sentence(error, topic=topic, group=self.group, right="Read", client=self._client)
 
     def _run(self) -> None:
         try:

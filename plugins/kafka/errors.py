@@ -411,10 +411,6 @@ def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-reason = sentence
-"""Alias of `errors.sentence`, under which other modules know it."""
-
-
 def failure(error: Any, text: str) -> Retry:
     """Return the exception with that text for a client's error: Unreachable where brokers are away, else Retry."""
     known = error.args[0] if isinstance(error, KafkaException) else error
@@ -440,6 +436,6 @@ def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Calla
         try:
             callback(consumer, partitions)
         except KafkaException as e:
-            raise Retry(reason(e)) from e
+            raise Retry(sentence(e)) from e
 
     return wrapped

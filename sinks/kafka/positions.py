@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from flafka.plugins import FlafkaError, PartitionClaim, Retry
 from flafka.plugins.kafka.admin import PROBE_SECONDS, create_topic
 from flafka.plugins.kafka.clients import new_admin, new_consumer
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import read_up_to, watermarks
 from flafka.sinks.kafka.config import COMMIT_LOG
 from flafka.sinks.kafka.writers import Writer
@@ -77,7 +77,7 @@ class Positions:
                 for message in read_up_to(consumer, at, high, READ_SECONDS, wait=True):
                     yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
         except KafkaException as e:
-            raise Retry(f"topic {self.name} cannot be read: {reason(e)}") from e
+            raise Retry(f"topic {self.name} cannot be read: {sentence(e)}") from e
 
     def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         # The channel's group, which it neither joins nor commits to: clients with ACLs may use no other.
@@ -108,10 +108,10 @@ class Positions:
             if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:
                 self._log.warning(
                     "cannot create topic %s (%s): if the group's offsets are lost, records are written again",
-                    self.name, reason(e),
+                    self.name, sentence(e),
                 )  # fmt: skip
                 return False
-            raise Retry(f"topic {self.name} cannot be created: {reason(e)}") from e
+            raise Retry(f"topic {self.name} cannot be created: {sentence(e)}") from e
         if not self._partitions:
             raise Retry(f"topic {self.name} was created and is not there yet")
         return True

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from flafka.plugins import Batch, Conflict, EventId, FlafkaError, Metric, PartitionClaim, Retry, Sink
 from flafka.plugins.kafka.admin import NO_BROKERS, PROBE_SECONDS, missing, probed
 from flafka.plugins.kafka.clients import new_admin
-from flafka.plugins.kafka.errors import metadata, reason
+from flafka.plugins.kafka.errors import metadata, sentence
 from flafka.plugins.kafka.metrics import SEND_TIMER
 from flafka.plugins.kafka.properties import client_properties, number
 from flafka.plugins.shared import flumeevent
@@ -136,9 +136,9 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                 raise
             except KafkaException as e:
                 if e.args[0].fatal():
-                    raise Conflict(reason(e)) from e
+                    raise Conflict(sentence(e)) from e
                 if e.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise Retry(f"sink {self.name}: {reason(e)}") from e
+                    raise Retry(f"sink {self.name}: {sentence(e)}") from e
                 rejected[batch.id(row)] = "with its key and headers it is larger than a record may be"
         return rejected
 

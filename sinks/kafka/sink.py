@@ -20,7 +20,7 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import refused_group
 from flafka.plugins.kafka.clients import new_consumer
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.plugins.kafka.offsets import committed as group_offsets
@@ -101,7 +101,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             entry = positions.read(claim) if positions is not None else None
         except KafkaException as e:
             self._drop(claim.partition)
-            raise Retry(f"group {claim.group}: its offsets cannot be read: {reason(e)}") from e
+            raise Retry(f"group {claim.group}: its offsets cannot be read: {sentence(e)}") from e
         except Retry:
             self._drop(claim.partition)
             raise
@@ -199,9 +199,9 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
                 raise
             except KafkaException as e:
                 if not e.args[0].fatal():
-                    raise Retry(f"topic {positions.name} cannot be written to: {reason(e)}") from e
+                    raise Retry(f"topic {positions.name} cannot be written to: {sentence(e)}") from e
                 self._drop(claim.partition)
-                raise Conflict(reason(e)) from e
+                raise Conflict(sentence(e)) from e
         with self.metrics.timed("KafkaEventSendTimer"):
             self._settle(writer)
         return Receipt(claim, start, end, writer.events, None)

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 
 from flafka.plugins import Retry
 from flafka.plugins.kafka.admin import PROBE_SECONDS
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.kafka.topics import INTERNAL_TOPICS, checked_topic
 from flafka.sinks.kafka.config import KafkaSinkConfig
@@ -131,7 +131,7 @@ class Topics:
             raise Retry(f"topic {name}: {self._why(e, name)}") from e
 
     def _why(self, error: object, name: str, right: str = "Describe") -> str:
-        return reason(error, topic=name, right=right, client=client_properties(self._config.producer))
+        return sentence(error, topic=name, right=right, client=client_properties(self._config.producer))
 
     def _may_write(self, name: str) -> bool:
         """Return False if the brokers say that this client lacks the right Write.

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
 from flafka.plugins.kafka.clients import new_producer
-from flafka.plugins.kafka.errors import RECORD_REFUSALS, reason
+from flafka.plugins.kafka.errors import RECORD_REFUSALS, sentence
 from flafka.plugins.kafka.offsets import OffsetMetadata
 from flafka.sinks.kafka.config import SINK
 
@@ -83,7 +83,7 @@ class Writer:
         """Raise Retry where a record was not stored. Conflict where the producer was fenced."""
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
-            why = reason(error, topic=self._topic, transactional_id=self.name, right="Write", client=self._client)
+            why = sentence(error, topic=self._topic, transactional_id=self.name, right="Write", client=self._client)
             raise failure(f"Kafka did not store what was sent: {why}")
 
     def _too_late(self) -> Retry:
@@ -124,7 +124,7 @@ class Writer:
             return call(seconds)
         except (KafkaException, SystemError) as e:
             # The client raises its fatal error amid the callbacks for deliveries, which Python takes for a bug in it.
-            raise Conflict(f"another owner has taken over ({reason(e.__cause__ or e)})") from e
+            raise Conflict(f"another owner has taken over ({sentence(e.__cause__ or e)})") from e
 
     def _delivered(self, event: Row | None, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -151,7 +151,7 @@ class TransactionalWriter(Writer):
         try:
             self._producer.init_transactions(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
-            why = reason(e, transactional_id=name, client=properties)
+            why = sentence(e, transactional_id=name, client=properties)
             raise Retry(f"Kafka does not accept transactions now: {why}") from e
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
@@ -168,7 +168,7 @@ class TransactionalWriter(Writer):
             if self._error is None:
                 self._serve(self._producer.poll, REPORT_SECONDS)
             self._check()
-            raise Retry(f"a transaction takes no more records: {reason(e)}") from e
+            raise Retry(f"a transaction takes no more records: {sentence(e)}") from e
 
     def _check(self) -> None:
         if self._error is not None and self._error.code() in _PURGED:
@@ -203,15 +203,17 @@ class TransactionalWriter(Writer):
             self._producer.send_offsets_to_transaction([at], group_metadata, TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
             if e.args[0].code() in _FENCED or e.args[0].fatal():
-                raise Conflict(f"another owner has taken over ({reason(e)})") from e
-            raise NotCommitted(f"Kafka did not take the offsets: {reason(e)}") from e
+                raise Conflict(f"another owner has taken over ({sentence(e)})") from e
+            raise NotCommitted(f"Kafka did not take the offsets: {sentence(e)}") from e
         try:
             self._producer.commit_transaction(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
             if e.args[0].txn_requires_abort():
-                raise NotCommitted(f"a transaction was aborted: {reason(e)}") from e
+                raise NotCommitted(f"a transaction was aborted: {sentence(e)}") from e
             # Fenced, timed out or cut off: it may have come about. Only a new producer, which ends it, can tell.
-            raise Conflict(f"it is not known whether a transaction was committed ({reason(e)}): asking Kafka") from e
+            raise Conflict(
+                f"it is not known whether a transaction was committed ({sentence(e)}): asking Kafka"
+            ) from e
         self.began, self.events = False, 0
 
     def abort(self) -> bool:

@@ -32,7 +32,7 @@ from flafka.plugins import (
     Retry,
     Taken,
 )
-from flafka.plugins.kafka.errors import BROKEN, reason
+from flafka.plugins.kafka.errors import BROKEN, sentence
 from flafka.plugins.shared.disk import make_directory, sync_directory
 
 PART_BYTES = 900_000
@@ -166,7 +166,7 @@ class KafkaDeadLetters:
                 if self._producer.flush(30):
                     errors.append("no acknowledgement within 30 s")
             except BROKEN as e:
-                errors.append(reason(e.__cause__ or e))
+                errors.append(sentence(e.__cause__ or e))
             if errors and self._producer is not None:
                 self._producer.purge()
                 self._producer = None

@@ -42,7 +42,7 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import create_topic
 from flafka.plugins.kafka.clients import Access, Role, new_admin, stream_client
-from flafka.plugins.kafka.errors import reason
+from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import RecordsLost, begins_late
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.plugins.shared.frames import EVENTS
@@ -313,11 +313,11 @@ def make_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, rep
                     log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
             except KafkaException as e:
                 raise Retry(
-                    f"topic {topic} cannot be created: {reason(e)}: agent topic create {topic} "
+                    f"topic {topic} cannot be created: {sentence(e)}: agent topic create {topic} "
                     f"--bootstrap-server {stream.bootstrap_servers}"
                 ) from e
     except KafkaException as e:
-        raise Retry(f"no Kafka broker answers at {stream.bootstrap_servers} ({reason(e)})") from e
+        raise Retry(f"no Kafka broker answers at {stream.bootstrap_servers} ({sentence(e)})") from e
 
 
 def await_end(queries: list[Any], stopping: threading.Event) -> None:
