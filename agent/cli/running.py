@@ -31,7 +31,7 @@ def _started() -> Iterator[tuple[int, list[Path], str | None]]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
-            if not any(Path(word).name == "agent" for word in words) or "start" not in words:
+            if not _is_start(words):
                 continue
             directory = (process / "cwd").readlink()
         except OSError:  # it has ended, or is another user's
@@ -43,3 +43,9 @@ def _started() -> Iterator[tuple[int, list[Path], str | None]]:
             continue
         files = given["conf_file"] or ((given["conf"],) if given["conf"] else ())
         yield int(process.name), [(directory / file).resolve() for file in files], given["name"]
+
+
+def _is_start(words: list[str]) -> bool:
+    """Return True for the words of `agent start` or `python -m flafka start`."""
+    before = words[: words.index("start")] if "start" in words else []
+    return any(Path(word).name == "agent" for word in before) or before[-2:] == ["-m", "flafka"]

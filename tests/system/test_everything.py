@@ -169,7 +169,7 @@ def configuration(
         "sources.udp": "host = 127.0.0.1\nport = 0",
         "sources.ports": "host = 127.0.0.1\nports = 0",
         "sources.text": f"{local}0",
-        "flafka.sources.datagrams": f"{local}0",
+        "sources.datagrams": f"{local}0",
         "sources.web": f"{local}0",
         "sources.command": f"command = seq -f command_%.0f 0 {EACH - 1}",
         "sources.drop": f"spoolDir = {directory}/drop",

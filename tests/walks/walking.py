@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
-from flafka.plugins.shared.kafkaoffsets import committed
 
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
+from flafka.plugins.kafka.offsets import committed
 from tests.system.running import connected, hdfs_sink, kafka_channel, unique
 from tests.walks.recording import Walk, Window, complete, environment, walk
 
