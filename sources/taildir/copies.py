@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from flafka.plugins.shared.disk import write_at
 from flafka.sources.compressed import COMPRESSED, unpacked
-from flafka.sources.taildir.tail import HEAD, TAIL, Key, Tail
+from flafka.sources.taildir.cursors import HEAD, TAIL
+from flafka.sources.taildir.tail import Key, Tail
 from flafka.sources.troubles import Troubles
 
 _PIECE = 1 << 20

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from flafka.plugins import Batch
 from flafka.sources import columns
+from flafka.sources.taildir.cursors import Mark
 from flafka.sources.taildir.multiline import Multiline
-from flafka.sources.taildir.tail import Mark, Tail
+from flafka.sources.taildir.tail import Tail
 
 OFFSET_HEADER = "byteoffset"
 _NEWLINE = 0x0A

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
+from flafka.sources.taildir.cursors import Mark
 from flafka.sources.taildir.listing import key_of, names
 from flafka.sources.taildir.looking import Listing, ScannedFiles, ScanResult, UntrackedFile
 from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
-from flafka.sources.taildir.tail import Key, Mark, Tail
+from flafka.sources.taildir.tail import Key, Tail
 from flafka.sources.taildir.watch import Change, Hints
 
 
@@ -63,7 +64,9 @@ class Files(ScannedFiles):
             return
         if tail is None:
             device, inode = change.key
-            tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
+            tail = Tail(
+                change.path, id=self._known.new_id(), inode=inode, device=device, mark=Mark(), name=change.name
+            )
             if os.path.realpath(change.name) == change.path != change.name:
                 tail.path = change.name  # the name is a symbolic link to that path
             if os.path.islink(tail.path):

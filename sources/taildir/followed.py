@@ -8,8 +8,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from flafka.plugins import Metrics
 from flafka.sources.taildir.copies import Copies
+from flafka.sources.taildir.cursors import Cursor, CursorStore
 from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.known import Known
 from flafka.sources.taildir.ledger import FileCounters
@@ -26,7 +29,7 @@ class TrackedFiles:
     def __init__(
         self,
         groups: Groups,
-        saved: Iterable[Tail],
+        saved: Iterable[Cursor],
         troubles: Troubles,
         metrics: Metrics,
         log: logging.Logger,
@@ -36,7 +39,7 @@ class TrackedFiles:
         room: str,
         stopping: threading.Event,
     ) -> None:
-        """Track the files in `saved`, the entries of the position file.
+        """Track the files of the stored cursors.
 
         A file is idle once it has not changed for `idle` seconds. The directory `room` is for the uncompressed
         content of rotated copies; unpacking stops once `stopping` is set.
@@ -62,7 +65,7 @@ class TrackedFiles:
         self._latest: WeakValueDictionary[str, Tail] = WeakValueDictionary()
         """Index from the name of a log to the latest file with that name."""
         self.unsaved: set[Tail] = set()
-        """Files whose offset or name on disk is outdated."""
+        """Files whose stored cursor is outdated."""
         self.ledger = FileCounters()
         self._file_header = file_header
         self.idle_seconds = idle
@@ -109,6 +112,12 @@ class TrackedFiles:
         if tail is None:
             return None
         return tail.path if path == tail.real else tail.name
+
+    def save(self, store: CursorStore, *, final: bool = False) -> None:
+        """Save the outdated cursors. Raises OSError as `CursorStore.save` does; they stay outdated then."""
+        changed = [tail.cursor() for tail in self.unsaved if not tail.gone]
+        store.save(changed, [tail.id for tail in self.unsaved if tail.gone], final=final)
+        self.unsaved.clear()
 
     # --- opening and forgetting
 
@@ -177,8 +186,8 @@ class TrackedFiles:
         """
         if not self._known.is_found(tail):
             return  # its path has another file already, or inotify reported nothing about it since the start
-        was = Tail(tail.path, inode=tail.inode, device=tail.device, position=tail.position, name=tail.name)
-        was.real, was.grown, was.replaced = tail.real, tail.grown, tail.replaced
+        was = Tail.of(msgspec.structs.replace(tail.cursor(), id=self._known.new_id(), proof=None))
+        was.grown, was.replaced = tail.grown, tail.replaced
         self._copied[0][was] = copy
 
     def _tell_copied(self) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 
+from flafka.sources.taildir.cursors import Cursor
 from flafka.sources.taildir.tail import Key, Tail
 
 
 class Known:
     """Index of known files, by device and inode."""
 
-    def __init__(self, saved: Iterable[Tail], log: logging.Logger) -> None:
-        """Begin with the files in `saved`, the entries of the position file."""
+    def __init__(self, saved: Iterable[Cursor], log: logging.Logger) -> None:
+        """Begin with the files of the stored cursors."""
         self._log = log
         self.found: dict[Key, Tail] = {}
         """Tracked files that were found since the start."""
@@ -21,14 +23,21 @@ class Known:
 
         Key 0 has the former states of truncated or replaced files.
         """
-        for tail in saved:
-            self._save(tail)
+        last = 0
+        for cursor in saved:
+            last = max(last, cursor.id)
+            self._save(Tail.of(cursor))
+        self._ids = itertools.count(last + 1)
 
     def __iter__(self) -> Iterator[Tail]:
         """Iterate over all known files: the entries for the position file."""
         yield from self.found.values()
         for tails in self._saved.values():
             yield from tails
+
+    def new_id(self) -> int:
+        """Return an ID for a new cursor."""
+        return next(self._ids)
 
     def is_found(self, tail: Tail) -> bool:
         """Return True if the file was found since the start, and was not forgotten since."""
@@ -43,7 +52,7 @@ class Known:
 
     def keep_former(self, tail: Tail) -> Tail:
         """Save the former state of a truncated or replaced file, which a rotated copy may have; return it."""
-        former = tail.former()
+        former = tail.former(self.new_id())
         self._save(former)
         return former
 

@@ -10,9 +10,10 @@ from functools import cache
 from typing import NamedTuple
 
 from flafka.sources.taildir.copies import Copy, may_be_copy
+from flafka.sources.taildir.cursors import Mark
 from flafka.sources.taildir.followed import TrackedFiles
 from flafka.sources.taildir.listing import files, key_of, names, opened_as
-from flafka.sources.taildir.tail import ChangedError, Key, Mark, Tail
+from flafka.sources.taildir.tail import ChangedError, Key, Tail
 
 Listing = Callable[[str], dict[Key, str]]
 UntrackedFile = tuple[str, Key, bool]
@@ -133,7 +134,7 @@ class ScannedFiles(TrackedFiles):
                 self._keep_copied(tail, path)
                 self._move_to(tail, key, path)
             else:
-                tail = Tail(path, inode=key[1], device=key[0], mark=Mark())
+                tail = Tail(path, id=self._known.new_id(), inode=key[1], device=key[0], mark=Mark())
                 if link:
                     tail.move(path)
                 if skip_to_end and status.st_size:

@@ -24,11 +24,11 @@ class OpenFiles:
         """Maximum number of open files. It decreases when the process runs out of descriptors."""
 
     def open(self, tail: Tail) -> bool:
-        """Open the file unless it is open; return True if that changed its mark.
+        """Open the file unless it is open; return True if that changed its cursor.
 
         Raises as `Tail.open` does.
         """
-        known = tail.mark
+        known = tail.position, tail.mark
         if tail.fd is None:
             self._make_room()
             try:
@@ -38,7 +38,7 @@ class OpenFiles:
                     raise
                 tail.open()
         self._use(tail)
-        return tail.mark is not known
+        return (tail.position, tail.mark) != known
 
     def hold(self, tail: Tail, fd: int) -> None:
         """Take the open descriptor `fd` for the file."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from flafka.plugins import Batch, FollowedFile, Metric, Retry, Source
 from flafka.sources.pace import Pace
 from flafka.sources.taildir.config import TaildirConfig
+from flafka.sources.taildir.cursors import PositionFile
 from flafka.sources.taildir.differences import TAILDIR
 from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from flafka.sources.taildir.files import Files
 from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.positions import PositionFile
 from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
 from flafka.sources.taildir.tail import Tail
 from flafka.sources.taildir.watch import Watch
@@ -90,7 +90,7 @@ class TaildirSource(Source[TaildirConfig]):
         self._held.callback(self._positions.close)
         self._files = Files(
             Groups(config.groups(), self._troubles, cache=config.cache_pattern_matching),
-            self._positions.open(),
+            self._positions.load(),
             self._troubles,
             self.metrics,
             self.log,
@@ -125,12 +125,12 @@ class TaildirSource(Source[TaildirConfig]):
         self._files.scan(skip_to_end=config.skip_to_end)
         try:
             # Commit before reading: after a crash, skipToEnd must not skip lines written since this start.
-            self._positions.save(self._files, self._files)
+            self._files.unsaved.update(self._files)
+            self._files.save(self._positions)
         except OSError as e:
             raise Retry(self._positions.unwritable(e)) from e
-        self._files.unsaved.clear()
         self._yielded: list[Events] = []
-        self._held.callback(lambda: self._save(last=True))
+        self._held.callback(lambda: self._save(final=True))
 
     def followed(self) -> list[FollowedFile]:
         """Return the tracked files that were found, by their present paths. Thread-safe."""
@@ -418,13 +418,12 @@ class TaildirSource(Source[TaildirConfig]):
         self._pace.end()
         yield batch
 
-    def _save(self, *, last: bool = False) -> bool:
+    def _save(self, *, final: bool = False) -> bool:
         """Commit the changed offsets; return False, and log an error, where that fails."""
         try:
-            self._positions.save(self._files.unsaved, self._files, last=last)
+            self._files.save(self._positions, final=final)
         except OSError as e:
             self._troubles.unwritable(self._positions.unwritable(e))
             return False
         self._troubles.written()
-        self._files.unsaved.clear()
         return True

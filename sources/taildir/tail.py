@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import itertools
 import os
 import time
 
-import msgspec
+from flafka.sources.taildir.cursors import HEAD, TAIL, Cursor, Mark, fingerprint
 
-HEAD = 1024
-"""Number of bytes at the start of a file that identify it."""
-TAIL = 64
-"""Number of bytes before the file offset that identify it, too."""
 MAX_LINE = 4 << 20
 """Maximum size of a line, in bytes; a longer line becomes several events.
 
@@ -25,52 +19,9 @@ _PIECE = 1 << 16
 Key = tuple[int, int]
 """Device and inode."""
 
-_ids = itertools.count(1)
-
 
 class ChangedError(Exception):
     """Content that was read is no longer in the file: it was truncated, or its inode was reused."""
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """File offset, with fingerprints of bytes before it. Tracked files only grow."""
-
-    offset: int = 0
-    length: int = 0
-    """Number of bytes in the fingerprint of the head, at most `HEAD`."""
-    head: str = ""
-    tail: str = ""
-
-    @classmethod
-    def at(cls, fd: int, offset: int) -> Mark:
-        """Return the mark of an offset in the file as it is now."""
-        head = os.pread(fd, HEAD, 0)
-        return cls(offset, len(head), _fingerprint(head), _fingerprint(_before(fd, offset)))
-
-    def begins(self, head: bytes) -> bool:
-        """Return True if `head` begins with the fingerprinted head.
-
-        `head` is the first `HEAD` bytes of a file, or all of a shorter file.
-        """
-        return len(head) >= self.length and _fingerprint(head[: self.length]) == self.head
-
-    def holds(self, fd: int) -> bool:
-        """Return True if the open file has the fingerprinted bytes."""
-        head = os.pread(fd, self.length, 0) if self.length else b""
-        return self.stands(head, _before(fd, self.offset))
-
-    def stands(self, head: bytes, before: bytes) -> bool:
-        """Return True if the fingerprints match the head of a file and the bytes `before` the offset."""
-        return self.begins(head) and _fingerprint(before) == self.tail
-
-
-def _before(fd: int, offset: int) -> bytes:
-    size = min(TAIL, offset)
-    return os.pread(fd, size, offset - size) if size else b""
-
-
-def _fingerprint(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
 
 
 class Tail:
@@ -83,6 +34,7 @@ class Tail:
         self,
         path: str,
         *,
+        id: int,
         inode: int,
         device: int | None,
         position: int = 0,
@@ -90,8 +42,8 @@ class Tail:
         name: str = "",
         real: str = "",
     ) -> None:
-        self.id = next(_ids)
-        """ID of the file in the journal."""
+        self.id = id
+        """ID of the file's cursor."""
         self.device = device
         self.inode = inode
         self.path = path
@@ -152,6 +104,34 @@ class Tail:
         self.changed_at = time.monotonic()
         """Monotonic time of the latest change that was noticed."""
 
+    @classmethod
+    def of(cls, cursor: Cursor) -> Tail:
+        """Return the file of a cursor, not found yet."""
+        return cls(
+            cursor.path,
+            id=cursor.id,
+            inode=cursor.inode,
+            device=cursor.device,
+            position=cursor.offset,
+            mark=cursor.proof,
+            name=cursor.name,
+            real=cursor.real,
+        )
+
+    def cursor(self) -> Cursor:
+        """Return the present cursor."""
+        return Cursor(
+            id=self.id,
+            inode=self.inode,
+            device=self.device,
+            path=self.path,
+            name=self.name,
+            real=self.real,
+            offset=self.position,
+            proof=self.mark,
+            deleted=self.deleted,
+        )
+
     @property
     def provable(self) -> bool:
         """True if known content can distinguish this file from another one with the same inode."""
@@ -197,9 +177,9 @@ class Tail:
             self.mark = Mark.at(fd, self.position)
         self.fd, self.grown = fd, False
 
-    def former(self) -> Tail:
+    def former(self, id: int) -> Tail:
         """Return the former state of a truncated or replaced file: its offset, in a file yet to be found."""
-        former = Tail(self.path, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
+        former = Tail(self.path, id=id, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
         former.grown = self.grown if self.replaced else False  # a truncation counts as a write, too
         return former
 
@@ -334,8 +314,8 @@ class Tail:
         end = data if len(data) >= HEAD else self._before + data
         if length < HEAD and self.position < HEAD:
             begin = (self._before + data[:HEAD])[:HEAD]
-            length, head = len(begin), _fingerprint(begin)
-        return Mark(offset, length, head, _fingerprint(end[-TAIL:]))
+            length, head = len(begin), fingerprint(begin)
+        return Mark(offset, length, head, fingerprint(end[-TAIL:]))
 
     def advance(self, mark: Mark) -> None:
         """Commit the offset of a mark: all data before it are stored."""

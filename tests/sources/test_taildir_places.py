@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flafka.sources.taildir.cursors import Mark
 from flafka.sources.taildir.places import Places
-from flafka.sources.taildir.tail import Mark, Tail
+from flafka.sources.taildir.tail import Tail
 from tests.fixtures.examples import examples
 
 PATHS = ("a", "b", "c")
@@ -20,7 +21,7 @@ CHANGES = st.tuples(
 def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
     changes: list[tuple[int, str, str, bool, str]],
 ) -> None:
-    tails = [Tail("a", inode=number, device=1, mark=Mark()) for number in range(4)]
+    tails = [Tail("a", id=number, inode=number, device=1, mark=Mark()) for number in range(4)]
     places, order = Places(), list[Tail]()
     for number, path, real, named, what in changes:
         tail = tails[number]
@@ -52,7 +53,7 @@ def test_a_file_that_is_put_anew_is_missing_at_no_moment() -> None:
             seen.append(places.get("a"))
 
     places._tails = Watched()
-    tail = Tail("a", inode=1, device=1, mark=Mark())
+    tail = Tail("a", id=1, inode=1, device=1, mark=Mark())
     for path in ("b", "c", "b"):
         tail.real = path
         places.put(tail)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flafka.sources.taildir import TaildirSource
-from flafka.sources.taildir import positions as positions_module
+from flafka.sources.taildir import cursors as cursors_module
 from tests.fixtures.examples import some
 from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 from tests.sources.taildir_running import append, bodies, make, start
@@ -33,7 +33,7 @@ SEEDS = 5
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions_module, "_SMALL", 200)  # the journal is written anew now and then
+    monkeypatch.setattr(cursors_module, "_SMALL", 200)  # the journal is written anew now and then
 
 
 def let_go(source: TaildirSource) -> None:

@@ -20,7 +20,7 @@ from tests.simulator.files.disk import Disk, System, files_of
 from tests.simulator.processes import Process, Signal
 from tests.simulator.world import world
 
-TAILDIR = "copies files followed groups listing looking opened positions reading source tail watch"
+TAILDIR = "copies files followed groups listing looking opened cursors reading source tail watch"
 MODULES = ("flafka.plugins.shared.disk", *(f"flafka.sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000
@@ -236,7 +236,6 @@ def patched() -> Iterator[None]:
     watch = sys.modules["flafka.sources.taildir.watch"]
     change(watch, "Names", NamesModel)
     change(watch, "_Writes", WritesModel)
-    change(tail, "_ids", itertools.count(1))
     change(tail.Tail, "__hash__", lambda self: self.id)
     try:
         yield

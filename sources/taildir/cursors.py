@@ -1,4 +1,7 @@
-"""File offsets on disk: Flume's position file, and a journal with fingerprints of each file."""
+"""Cursors: file offsets with proofs of their files, and their store on disk.
+
+That store is Flume's position file with a journal.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,19 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from flafka.plugins import FlafkaError, Retry
 from flafka.plugins.shared.disk import append, existing, make_directory, replace
-from flafka.sources.taildir.tail import Mark, Tail
 
+HEAD = 1024
+"""Number of bytes at the start of a file that identify it."""
+TAIL = 64
+"""Number of bytes before the file offset that identify it, too."""
 VERSION = 2
 """Version of the journal."""
 _HEADER = b'{"journal":%d}\n' % VERSION
@@ -26,6 +33,87 @@ _ANY_HEADER = re.compile(rb'\{"journal":(\d{1,9})\}\n?')
 _LINE = re.compile(rb"(\d{1,15}) ([0-9a-f]{8}) (\{.*\})\n?")
 _SMALL = 1 << 20
 """Minimum growth of the journal before it is rewritten, in bytes."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """File offset, with fingerprints of bytes before it. Tracked files only grow."""
+
+    offset: int = 0
+    length: int = 0
+    """Number of bytes in the fingerprint of the head, at most `HEAD`."""
+    head: str = ""
+    tail: str = ""
+
+    @classmethod
+    def at(cls, fd: int, offset: int) -> Mark:
+        """Return the mark of an offset in the file as it is now."""
+        head = os.pread(fd, HEAD, 0)
+        return cls(offset, len(head), fingerprint(head), fingerprint(_before(fd, offset)))
+
+    def begins(self, head: bytes) -> bool:
+        """Return True if `head` begins with the fingerprinted head.
+
+        `head` is the first `HEAD` bytes of a file, or all of a shorter file.
+        """
+        return len(head) >= self.length and fingerprint(head[: self.length]) == self.head
+
+    def holds(self, fd: int) -> bool:
+        """Return True if the open file has the fingerprinted bytes."""
+        head = os.pread(fd, self.length, 0) if self.length else b""
+        return self.stands(head, _before(fd, self.offset))
+
+    def stands(self, head: bytes, before: bytes) -> bool:
+        """Return True if the fingerprints match the head of a file and the bytes `before` the offset."""
+        return self.begins(head) and fingerprint(before) == self.tail
+
+
+def _before(fd: int, offset: int) -> bytes:
+    size = min(TAIL, offset)
+    return os.pread(fd, size, offset - size) if size else b""
+
+
+def fingerprint(data: bytes) -> str:
+    """Return the fingerprint of file content; empty where there is none."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    """File offset up to which the events of a file are stored, with the identity of the file."""
+
+    id: int
+    """Number of the cursor, unique in its store."""
+    inode: int
+    """Inode of the file; 0 for the former content of a truncated or replaced file."""
+    device: int | None
+    """Device of the file; None where only Flume's position file names it."""
+    path: str
+    name: str
+    """First path of the file, which names its log."""
+    real: str
+    """Target of `path` where that is a symbolic link, else `path`."""
+    offset: int
+    proof: Mark | None
+    """Fingerprints of the content before the offset; None for an offset that Flume wrote."""
+    deleted: bool = False
+    """True if no name leads to the file. Flume's position file leaves it out; a journal does not store this."""
+
+
+class CursorStore(Protocol):
+    """Durable store of cursors. Only the thread of the source calls it."""
+
+    def load(self) -> list[Cursor]:
+        """Return the stored cursors.
+
+        Raises Retry where another source has locked the store, FlafkaError where its content is invalid.
+        """
+        ...
+
+    def save(self, changed: Sequence[Cursor], gone: Sequence[int], *, final: bool = False) -> None:
+        """Store the changed cursors durably, and remove those with the IDs `gone`.
+
+        `final` marks the last call. Raises OSError, and then nothing counts as saved.
+        """
+        ...
 
 
 class _Position(msgspec.Struct):
@@ -48,16 +136,31 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
     real: str
     mark: Mark | None
 
-    def tail(self) -> Tail:
-        """Return the file as a `Tail` that is not found yet."""
-        return Tail(
-            self.file,
+    @classmethod
+    def of(cls, cursor: Cursor) -> _Entry:
+        """Return the line for a cursor."""
+        return cls(
+            cursor.id,
+            cursor.inode,
+            cursor.offset,
+            cursor.path,
+            cursor.device,
+            cursor.name,
+            cursor.real,
+            cursor.proof,
+        )
+
+    def cursor(self) -> Cursor:
+        """Return the cursor."""
+        return Cursor(
+            id=self.id,
             inode=self.inode,
             device=self.device,
-            position=self.pos,
-            mark=self.mark,
+            path=self.file,
             name=self.name,
             real=self.real,
+            offset=self.pos,
+            proof=self.mark,
         )
 
 
@@ -77,7 +180,7 @@ class _Wrote(msgspec.Struct, tag_field="is", tag="wrote"):
 _Line = _Entry | _Gone | _Wrote
 
 
-class PositionFile:
+class PositionFile(CursorStore):
     """Flume's position file, `[{"inode":N,"pos":N,"file":"/abs"}]`, with a journal.
 
     Flume and this source can use the file in turn. It is replaced every `interval` seconds, and at the end. Changes
@@ -107,11 +210,13 @@ class PositionFile:
         self._written_at = -math.inf
         self._number = 0
         """Number of the last line of the journal."""
+        self._cursors: dict[int, Cursor] = {}
+        """Cursors by ID, as of the latest call of `load` or `save`."""
         self.notes: list[str] = []
         """Warnings about the content that was read, as sentences for the log."""
 
-    def open(self) -> list[Tail]:
-        """Lock and read the position file; return its files, none of them found yet.
+    def load(self) -> list[Cursor]:
+        """Lock and read the position file; return its cursors.
 
         Raises Retry where another source has locked it or it cannot be written, FlafkaError where its content is
         invalid.
@@ -122,7 +227,9 @@ class PositionFile:
             raise Retry(f"positionFile {self.path} is in use by another taildir source: give each its own") from None
         except OSError as e:
             raise Retry(self.unwritable(e)) from e
-        return self.read()
+        cursors = self.read()
+        self._cursors = {cursor.id: cursor for cursor in cursors}
+        return cursors
 
     def _take_directory(self) -> None:
         """Create the directory and lock the position file.
@@ -137,8 +244,8 @@ class PositionFile:
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def read(self) -> list[Tail]:
-        """Read the position file without locking; return its files, none of them found yet.
+    def read(self) -> list[Cursor]:
+        """Read the position file without locking; return its cursors.
 
         Raises FlafkaError where the content is invalid, Retry where a file cannot be read.
         """
@@ -148,34 +255,45 @@ class PositionFile:
             self.notes.append(
                 f"{self.path} holds zeros, as a loss of power leaves them: {self._journal_path} is used"
             )
-            return [entry.tail() for entry in entries]
+            return [entry.cursor() for entry in entries]
         try:
             # Flume leaves an empty file where nothing matches. The json module accepts names that are not UTF-8.
             positions = msgspec.convert(json.loads(data), list[_Position]) if data.strip() else []
         except (ValueError, RecursionError) as e:
             raise _senseless(self.path, str(e)) from e
-        if _fingerprint(data) in (self._wrote.old, self._wrote.new):
-            self._wrote.old = _fingerprint(data)
-            return [entry.tail() for entry in entries]
+        if _digest(data) in (self._wrote.old, self._wrote.new):
+            self._wrote.old = _digest(data)
+            return [entry.cursor() for entry in entries]
         if entries:
             self.notes.append(
                 f"{self.path} was changed by Flume or by hand since this agent wrote it: its positions are used"
             )
         known = {(entry.inode, entry.file): entry for entry in entries}
-        tails = []
-        for found in positions:
+        cursors = []
+        for number, found in enumerate(positions, 1):  # the first save replaces the journal with its IDs
             entry = known.get((found.inode, found.file))
-            tail = entry.tail() if entry else Tail(found.file, inode=found.inode, device=None)
             if entry and found.pos > entry.pos:
                 self.notes.append(
                     f"{found.file} is read from byte {found.pos} on, as {self.path} says, if a line ends there: bytes"
                     f" {entry.pos} to {found.pos} were not read here"
                 )
-            tail.position = max(0, found.pos)
-            if tail.position and tail.mark is not None and not tail.mark.length:
-                tail.mark = None  # a fingerprint of an empty file proves nothing about data that Flume read since
-            tails.append(tail)
-        return tails
+            offset = max(0, found.pos)
+            proof = entry.mark if entry else None
+            if offset and proof is not None and not proof.length:
+                proof = None  # a fingerprint of an empty file proves nothing about data that Flume read since
+            cursors.append(
+                Cursor(
+                    id=number,
+                    inode=found.inode,
+                    device=entry.device if entry else None,
+                    path=found.file,
+                    name=(entry and entry.name) or found.file,
+                    real=(entry and entry.real) or found.file,
+                    offset=offset,
+                    proof=proof,
+                )
+            )
+        return cursors
 
     def _read_journal(self) -> list[_Entry]:
         data = _content(self._journal_path)
@@ -221,35 +339,38 @@ class PositionFile:
             f"the agent that wrote it by SIGTERM, so that {self.path} has all positions, then remove the journal"
         )
 
-    def save(self, changed: Iterable[Tail], tails: Iterable[Tail], *, last: bool = False) -> None:
-        """Commit the offsets of the changed files durably. Raises OSError, and then nothing counts as saved.
+    def save(self, changed: Sequence[Cursor], gone: Sequence[int], *, final: bool = False) -> None:
+        """Store the changed cursors durably, and remove those with the IDs `gone`.
 
-        Flume's file is written too if its interval has passed, or if this is the `last` call.
+        Flume's file is written too if its interval has passed, or if this is the `final` call. Raises OSError, and
+        then nothing counts as saved.
         """
-        changed = list(changed)
-        if changed:
-            self._append(map(_line, changed), tails)
+        self._cursors.update((cursor.id, cursor) for cursor in changed)
+        for id in gone:
+            self._cursors.pop(id, None)
+        if changed or gone:
+            self._append([*map(_Entry.of, changed), *map(_Gone, gone)])
             self._behind = True
         now = time.monotonic()
-        if self._behind and (last or now - self._written_at >= self._interval):
-            data = _json([_Position(tail.inode, tail.position, tail.path) for tail in tails if not tail.deleted])
+        if self._behind and (final or now - self._written_at >= self._interval):
+            data = _json([_Position(c.inode, c.offset, c.path) for c in self._cursors.values() if not c.deleted])
             if not data.isascii():  # Flume reads the file in the default charset of its host
                 data = json.dumps(json.loads(data), separators=(",", ":")).encode()
-            self._wrote.new = _fingerprint(data)
-            self._append([self._wrote], tails)
+            self._wrote.new = _digest(data)
+            self._append([self._wrote])
             os.close(replace(self.path, data))
             self._wrote.old = self._wrote.new
             self._behind, self._written_at = False, now
 
-    def _append(self, lines: Iterable[_Line], tails: Iterable[Tail]) -> None:
+    def _append(self, lines: Iterable[_Line]) -> None:
         if self._journal is None or self._size > self._most or not _is(self._journal, self._journal_path):
-            self._rewrite(tails)
+            self._rewrite()
             return
         data, number = _encoded(lines, self._number)
         self._size, self._number = append(self._journal, data, self._size), number
 
-    def _rewrite(self, tails: Iterable[Tail]) -> None:
-        lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
+    def _rewrite(self) -> None:
+        lines, self._number = _encoded([self._wrote, *map(_Entry.of, self._cursors.values())], 0)
         data = _HEADER + lines
         self._release()
         if not self.path.parent.exists():  # the directory was removed while the agent runs
@@ -289,12 +410,6 @@ class PositionFile:
         if self._journal is not None:
             os.close(self._journal)
             self._journal = None
-
-
-def _line(tail: Tail) -> _Line:
-    if tail.gone:
-        return _Gone(tail.id)
-    return _Entry(tail.id, tail.inode, tail.position, tail.path, tail.device, tail.name, tail.real, tail.mark)
 
 
 def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
@@ -347,7 +462,7 @@ def _senseless(path: Path, reason: str) -> FlafkaError:
     )
 
 
-def _fingerprint(data: bytes) -> str:
+def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
