@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flafka.sources.filenames import name_pattern
-from flafka.sources.taildir.listing import nothing_there
+from flafka.sources.taildir.tail import nothing_there
 from flafka.sources.troubles import Troubles
 
 _SETTLED = 2_000_000_000

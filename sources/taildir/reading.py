@@ -11,7 +11,7 @@ from flafka.plugins import Metrics
 from flafka.sources.compressed import COMPRESSED
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.events import Events
-from flafka.sources.taildir.files import Files
+from flafka.sources.taildir.table import FileTable
 from flafka.sources.taildir.tail import MAX_LINE, ChangedError, Tail
 from flafka.sources.troubles import Troubles
 
@@ -43,9 +43,10 @@ class EventReader:
     """Reader of tracked files from their offsets; it knows which files to check again."""
 
     def __init__(
-        self, config: TaildirConfig, files: Files, troubles: Troubles, metrics: Metrics, log: logging.Logger
+        self, config: TaildirConfig, table: FileTable, troubles: Troubles, metrics: Metrics, log: logging.Logger
     ) -> None:
-        self._config, self._files, self._troubles, self._metrics, self._log = config, files, troubles, metrics, log
+        self._config, self._table = config, table
+        self._troubles, self._metrics, self._log = troubles, metrics, log
         self._multiline = config.multiline()
         self.behind: set[Tail] = set()
         """Files with more data to read."""
@@ -61,7 +62,7 @@ class EventReader:
         """
         tail = due.tail
         try:
-            self._files.open(tail)
+            self._table.open(tail)
             events = self._complete(due, room, space)
         except ChangedError:
             return self._start_again(due, room, space)
@@ -80,7 +81,7 @@ class EventReader:
                 # Commit the fingerprint of a new file before its first lines are delivered. Without it, a file
                 # renamed while the agent is down would not be identified, and its undelivered lines would be lost.
                 tail.mark = tail.mark_at(tail.position)
-                self._files.unsaved.add(tail)
+                self._table.unsaved.add(tail)
             tail.held = b""
             tail.blank = False
             if data.startswith(b"\0") and self._skip_nuls(tail, final=due.final):
@@ -135,7 +136,7 @@ class EventReader:
                 text,
             )
         tail.advance(tail.mark_at(text))
-        self._files.unsaved.add(tail)
+        self._table.unsaved.add(tail)
         return True
 
     def _compressed(self, tail: Tail, data: bytes) -> bool:
@@ -161,11 +162,11 @@ class EventReader:
         """Read a truncated or replaced file from its start; emit buffered lines of its former content first."""
         tail = due.tail
         if tail.fd is None and not tail.matched:
-            self._files.forget(tail)  # another file, which no group matches, reused its inode
+            self._table.forget(tail)  # another file, which no group matches, reused its inode
             return None
         # The buffered last event is in no file any more: emit it now.
         held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)
-        self._files.restart(tail)
+        self._table.restart(tail)
         if held:
             self.go_on_with(tail)
             return held
@@ -183,4 +184,4 @@ class EventReader:
             return  # renamed or deleted just now: the next full scan finds it
         self._troubles.report(tail.path, f"{tail.path} cannot be read, it is tried again: {error.strerror or error}")
         if tail.named:
-            self._files.close(tail)
+            self._table.close(tail)

@@ -13,10 +13,12 @@ from flafka.sources.pace import Pace
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.cursors import PositionFile
 from flafka.sources.taildir.differences import TAILDIR
+from flafka.sources.taildir.discovery import Discovery
 from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
-from flafka.sources.taildir.files import Files
 from flafka.sources.taildir.groups import Groups
+from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
+from flafka.sources.taildir.table import FileTable
 from flafka.sources.taildir.tail import Tail
 from flafka.sources.taildir.watch import Watch
 from flafka.sources.troubles import FILE_METRICS, Troubles
@@ -79,7 +81,7 @@ class TaildirSource(Source[TaildirConfig]):
     def __init__(self, config: TaildirConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._held = ExitStack()
-        self._looked_at: Files | None = None
+        self._opened_table: FileTable | None = None
         """Tracked files for `followed`, which other threads may call at any time."""
 
     def open(self) -> None:
@@ -88,30 +90,40 @@ class TaildirSource(Source[TaildirConfig]):
         self._troubles = Troubles(self.log, self.metrics)
         self._positions = PositionFile(config.position_path, config.write_position_interval / 1000)
         self._held.callback(self._positions.close)
-        self._files = Files(
-            Groups(config.groups(), self._troubles, cache=config.cache_pattern_matching),
+        groups = Groups(config.groups(), self._troubles, cache=config.cache_pattern_matching)
+        self._counters = FileCounters()
+        self._table = FileTable(
             self._positions.load(),
+            groups,
+            self._counters,
             self._troubles,
             self.metrics,
             self.log,
             file_header=config.file_header_key if config.file_header else None,
+        )
+        self._discovery = Discovery(
+            self._table,
+            groups,
+            self._counters,
+            self._troubles,
+            self.log,
             idle=config.idle_timeout / 1000,
             room=str(config.position_path.parent),
             stopping=self.stopping,
         )
-        self._looked_at = self._files
+        self._opened_table = self._table
         for note in self._positions.notes:
             self.log.warning("%s", note)
-        self._held.callback(self._files.close_all)
+        self._held.callback(self._table.close_all)
         self._watch = Watch(
             self.log,
             inotify=config.inotify,
-            wanted=self._files.wanted,
-            held=self._files.held,
-            most=self._files.most_waiting,
+            wanted=self._discovery.tracked_name,
+            held=self._table.is_open,
+            most=self._table.max_waiting,
         )
         self._held.callback(self._watch.close)
-        self._reader = EventReader(config, self._files, self._troubles, self.metrics, self.log)
+        self._reader = EventReader(config, self._table, self._troubles, self.metrics, self.log)
         self._pace = Pace()
         self._pause = 0.0
         self._next_look = self._next_glance = 0.0
@@ -122,11 +134,11 @@ class TaildirSource(Source[TaildirConfig]):
         """New files that wait for their predecessors, each with the monotonic time of its deadline."""
         self._watch_directories()  # before the first scan, or files created in between would be missed
         self._watch.settle()
-        self._files.scan(skip_to_end=config.skip_to_end)
+        self._discovery.scan(skip_to_end=config.skip_to_end)
         try:
             # Commit before reading: after a crash, skipToEnd must not skip lines written since this start.
-            self._files.unsaved.update(self._files)
-            self._files.save(self._positions)
+            self._table.unsaved.update(self._table)
+            self._table.save(self._positions)
         except OSError as e:
             raise Retry(self._positions.unwritable(e)) from e
         self._yielded: list[Events] = []
@@ -134,7 +146,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     def followed(self) -> list[FollowedFile]:
         """Return the tracked files that were found, by their present paths. Thread-safe."""
-        tails = self._looked_at.followed if self._looked_at is not None else []
+        tails = self._opened_table.tracked if self._opened_table is not None else []
         return [FollowedFile(tail.path, tail.position) for tail in tails]
 
     def close(self) -> None:
@@ -176,7 +188,7 @@ class TaildirSource(Source[TaildirConfig]):
         """Commit the offsets of the batch durably. Blocking; errors are logged and delay the next batch."""
         for events in self._yielded:
             events.tail.advance(events.mark)
-            self._files.unsaved.add(events.tail)
+            self._table.unsaved.add(events.tail)
         self._yielded = []
         self._save()
 
@@ -234,7 +246,7 @@ class TaildirSource(Source[TaildirConfig]):
         hints = self._watch.take()
         tails: Mapping[Tail, os.stat_result | None]
         if hints.everywhere or now >= self._next_look:
-            self._files.adopt(hints)
+            self._discovery.adopt(hints)
             if hints.overflow:
                 self.metrics.add("WatchOverflowCount")
                 self.complain(
@@ -255,14 +267,14 @@ class TaildirSource(Source[TaildirConfig]):
                     " meanwhile may have been missed",
                 )
             if hints.overflow or hints.ended:
-                self._files.ledger.reset()
-                self._files.excuse(self._files.directories)
+                self._counters.reset()
+                self._discovery.exclude_present(self._discovery.directories)
             tails = self._look_everywhere(now)
         else:
-            grown, changed = self._files.hinted(hints)
+            grown, changed = self._discovery.follow_hints(hints)
             quiet = {tail for tail in self._reader.holding if self._quiet(tail, now)}
             if hints.busy and now >= self._next_glance:
-                grown.update(self._files.followed)
+                grown.update(self._table.tracked)
             tails = dict.fromkeys(grown | changed | self._reader.behind | quiet | self._postponed.keys())
         self._tell_missed()
         self._reader.behind = set()
@@ -295,7 +307,7 @@ class TaildirSource(Source[TaildirConfig]):
             tail.grown = False
         state = (status.st_size, status.st_mtime_ns)
         still = state == tail.seen
-        final = still and tail.rotated and self._files.idle(tail, now)
+        final = still and tail.rotated and self._discovery.is_idle(tail, now)
         complete = final or (still and bool(tail.held) and (succeeded or self._quiet(tail, now)))
         if not still:
             tail.changed_at = now
@@ -358,23 +370,23 @@ class TaildirSource(Source[TaildirConfig]):
         self._found = False
         self._next_look = now + self._pause
         self._watch_directories()
-        self._files.relieve()
-        statuses = self._files.scan().statuses
-        self._files.ledger.settle()
-        self._files.rest(now)
+        self._table.relieve()
+        statuses = self._discovery.scan().statuses
+        self._counters.settle()
+        self._discovery.close_idle(now)
         self._save()
-        followed = self._files.followed
-        self.metrics.set("FollowedFileCount", len(followed))
-        return {tail: statuses.get(tail) for tail in followed}
+        tracked = self._table.tracked
+        self.metrics.set("FollowedFileCount", len(tracked))
+        return {tail: statuses.get(tail) for tail in tracked}
 
     def _watch_directories(self) -> None:
-        for directory, patterns in self._files.directories.items():
+        for directory, patterns in self._discovery.directories.items():
             if self._watch.add(directory, patterns):
-                self._files.excuse([directory])
+                self._discovery.exclude_present([directory])
 
     def _tell_missed(self) -> None:
         """Count missed files, and show them in the agent's health for a while."""
-        if missed := self._files.ledger.missed:
+        if missed := self._counters.missed:
             self.metrics.add("FileMissedCount", len(missed))
             text = (
                 "files were gone before they could be opened, and what they held is not read:"
@@ -409,10 +421,10 @@ class TaildirSource(Source[TaildirConfig]):
     # --- yielding batches and committing offsets
 
     def _offer(self, pieces: list[Events]) -> Iterator[Batch]:
-        while self._files.unsaved and not self._save():
+        while self._table.unsaved and not self._save():
             if self.stopping.wait(1):
                 return
-            self._files.relieve()
+            self._table.relieve()
         batch = batch_of(pieces)
         self._yielded = pieces
         self._pace.end()
@@ -421,7 +433,7 @@ class TaildirSource(Source[TaildirConfig]):
     def _save(self, *, final: bool = False) -> bool:
         """Commit the changed offsets; return False, and log an error, where that fails."""
         try:
-            self._files.save(self._positions, final=final)
+            self._table.save(self._positions, final=final)
         except OSError as e:
             self._troubles.unwritable(self._positions.unwritable(e))
             return False

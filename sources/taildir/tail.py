@@ -15,9 +15,29 @@ Otherwise one line could exhaust memory, or exceed the size limit of a Kafka rec
 """
 
 _PIECE = 1 << 16
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Key = tuple[int, int]
 """Device and inode."""
+
+
+def nothing_there(error: OSError) -> bool:
+    """Return True if the error means that the file does not exist, rather than that it is unreadable."""
+    return error.errno in _NOTHING
+
+
+def key_of(path: str) -> Key | None:
+    """Return device and inode of the file at `path`; None where there is no file.
+
+    Raises OSError where that cannot be determined.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as e:
+        if nothing_there(e):
+            return None
+        raise
+    return status.st_dev, status.st_ino
 
 
 class ChangedError(Exception):
@@ -131,6 +151,11 @@ class Tail:
             proof=self.mark,
             deleted=self.deleted,
         )
+
+    @property
+    def key(self) -> Key:
+        """Device and inode; device 0 where it is unknown."""
+        return self.device or 0, self.inode
 
     @property
     def provable(self) -> bool:

@@ -110,7 +110,7 @@ def test_an_unfinished_line_is_let_go_once_its_file_is_idle_and_gone(fate: str, 
     assert bodies(source) == [b"whole"]
     if fate == "deleted":
         log.unlink()
-        source._files.idle_seconds = 0.2
+        source._discovery.idle_seconds = 0.2
     else:
         log.rename(logs / ("log.1" if fate == "renamed" else "old"))
     found: list[bytes] = []

@@ -144,7 +144,7 @@ def test_a_deleted_file_is_read_to_its_end_and_then_closed(logs: Path, tmp_path:
         writer.write(b"3\n")
         writer.flush()
         assert bodies(source) == [b"2", b"3"]
-    source._files.idle_seconds = 0.2
+    source._discovery.idle_seconds = 0.2
     while [path for path in open_files(tmp_path) if "/logs/" in path]:
         assert bodies(source) == []
     assert positions(tmp_path) == {}
@@ -210,7 +210,7 @@ def test_what_is_written_after_copytruncate_is_read_though_the_file_is_gone(
         log.rename(logs / "log.1.old")
     else:
         log.unlink()
-    for tail in source._files:
+    for tail in source._table:
         tail.changed_at -= 7200 * busy
     assert process(source) == [(b"b", {"file": str(log)})]
     source.close()

@@ -37,7 +37,7 @@ def opener(source: TaildirSource) -> subprocess.Popen[bytes]:
 
 def news(source: TaildirSource) -> None:
     """Wait until it has told of a file that comes now."""
-    probe = Path(next(iter(source._files.directories)), "log.probe")
+    probe = Path(next(iter(source._discovery.directories)), "log.probe")
     probe.touch()
     until(lambda: any(change.path == str(probe) for change in source._watch._changes))
     probe.unlink()
@@ -133,7 +133,7 @@ def test_a_change_of_names_costs_no_look_at_the_other_files(
 
     def told() -> bool:
         found.extend(bodies(source))
-        return len(found) == 3 and sum(tail.deleted for tail in source._files) == 4  # the probe is one
+        return len(found) == 3 and sum(tail.deleted for tail in source._table) == 4  # the probe is one
 
     until(told)
     monkeypatch.undo()
@@ -265,7 +265,7 @@ def test_hundreds_of_directories(begin: Begin, tmp_path: Path) -> None:
     source = begin(tmp_path, filegroups=" ".join(groups), **options)
     for group in groups:
         (tmp_path / "logs" / group / "log").write_bytes(group.encode() + b"\n")
-    until(lambda: len(source._watch._opened) >= min(300, source._files.most_waiting))
+    until(lambda: len(source._watch._opened) >= min(300, source._table.max_waiting))
     for group in groups[:200]:
         (tmp_path / "logs" / group / "log").unlink()
     assert sorted(bodies(source)) == sorted(group.encode() for group in groups)
@@ -334,7 +334,7 @@ def test_a_closed_file_that_was_written_to_and_compressed_unseen_is_read_on_in_i
     source = begin(tmp_path, "app[.]log", idleTimeout="0", inotify="false")
     append(log, b"1\n2\n")
     assert bodies(source) == [b"1", b"2"]
-    assert all(tail.fd is None for tail in source._files)
+    assert all(tail.fd is None for tail in source._table)
     append(log, b"3\n")
     rotate(log, 3)
     append(log, b"4\n")
@@ -360,8 +360,8 @@ def test_a_compressed_copy_that_could_not_be_unpacked_is_tried_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("flafka.sources.taildir.copies.unpack", full)
-        source._files.idle_seconds = 60.0
+        patched.setattr("flafka.sources.taildir.discovery.unpack", full)
+        source._discovery.idle_seconds = 60.0
         assert bodies(source) == []
         trouble = f"{log}.1.gz cannot be unpacked, it is tried again: No space left on device"
         assert source._troubles.first() == trouble

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flafka.sources.taildir.cursors import Mark
-from flafka.sources.taildir.places import Places
+from flafka.sources.taildir.table import PathIndex
 from flafka.sources.taildir.tail import Tail
 from tests.fixtures.examples import examples
 
@@ -22,12 +22,12 @@ def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
     changes: list[tuple[int, str, str, bool, str]],
 ) -> None:
     tails = [Tail("a", id=number, inode=number, device=1, mark=Mark()) for number in range(4)]
-    places, order = Places(), list[Tail]()
+    places, order = PathIndex(), list[Tail]()
     for number, path, real, named, what in changes:
         tail = tails[number]
         order = [other for other in order if other is not tail]
         if what == "drop":
-            places.drop(tail)
+            places.remove(tail)
         else:
             tail.path, tail.real, tail.named, tail.replaced = path, real, named, False
             places.put(tail)
@@ -41,7 +41,7 @@ def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
 
 def test_a_file_that_is_put_anew_is_missing_at_no_moment() -> None:
     """Other threads ask meanwhile."""
-    places, seen = Places(), list[Tail | None]()
+    places, seen = PathIndex(), list[Tail | None]()
 
     class Watched(dict[str, list[Tail]]):
         def __setitem__(self, path: str, tails: list[Tail]) -> None:

@@ -295,7 +295,7 @@ def test_what_copytruncate_copied_while_nobody_looked_is_read_on(read: bytes, do
     options = {"idleTimeout": "0", "inotify": "false"}
     source = start(tmp_path, "log", **options)
     assert bodies(source) == read.split(b"\n")[:-1]
-    assert all(tail.fd is None for tail in source._files)
+    assert all(tail.fd is None for tail in source._table)
     if down:
         source.close()
     append(log, b"ne\n3\n")

@@ -117,7 +117,7 @@ def test_a_handle_that_has_become_stale_is_let_go(
     (logs / "log").write_bytes(b"one\n")
     source = start(tmp_path, inotify="false")
     assert bodies(source) == [b"one"]
-    (tail,) = source._files
+    (tail,) = source._table
     stale, real = tail.fd, os.fstat
     tail.changed_at -= 7200
 

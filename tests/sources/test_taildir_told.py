@@ -52,7 +52,7 @@ def closed(source: TaildirSource) -> None:
 
     def look() -> bool:
         assert everywhere(source) == []
-        return all(tail.fd is None for tail in source._files if not tail.deleted)
+        return all(tail.fd is None for tail in source._table if not tail.deleted)
 
     until(look)
 
@@ -115,4 +115,4 @@ def test_nothing_is_said_to_be_lost_after_copytruncate_of_a_closed_file(
             assert bodies(source) == []
         assert everywhere(source) == []
     assert "was not found again" not in caplog.text
-    assert len(source._files._written) <= 1
+    assert len(source._discovery.closed._written) <= 1

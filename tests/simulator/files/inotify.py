@@ -20,7 +20,7 @@ from tests.simulator.files.disk import Disk, System, files_of
 from tests.simulator.processes import Process, Signal
 from tests.simulator.world import world
 
-TAILDIR = "copies files followed groups listing looking opened cursors reading source tail watch"
+TAILDIR = "cursors discovery groups reading source table tail watch"
 MODULES = ("flafka.plugins.shared.disk", *(f"flafka.sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000

@@ -2,7 +2,7 @@
 
 from tests.simulator.mutants.mutant import TAILDIR, Mutant
 
-FILES_PY, FOLLOWED_PY = "sources/taildir/files.py", "sources/taildir/followed.py"
+TABLE_PY, DISCOVERY_PY = "sources/taildir/table.py", "sources/taildir/discovery.py"
 STORIES = "tests/simulator/test_file_stories.py"
 
 FILES = (
@@ -10,7 +10,7 @@ FILES = (
         "taildir-replaced",
         "what is written under a name that another file had since may be that one's",
         TAILDIR,
-        FILES_PY,
+        TABLE_PY,
         "tail.grown = None if tail.replaced else True",
         "tail.grown = True",
         f"{STORIES}::"
@@ -20,8 +20,8 @@ FILES = (
         "taildir-copytruncate",
         "what a closed file held that is another one by now may be in a copy",
         TAILDIR,
-        FOLLOWED_PY,
-        "            self.unsaved.add(self._known.keep_former(tail))",
+        TABLE_PY,
+        "            self._add_unfound(former)",
         "            pass",
         f"{STORIES}::test_what_copytruncate_cut_off_a_closed_file_while_the_agent_slept_is_read_on_in_the_copy",
     ),
@@ -29,9 +29,9 @@ FILES = (
         "taildir-copied",
         "what is written to a file that went on in a copy is heard of later",
         TAILDIR,
-        FILES_PY,
-        "for tail in (*self._away, *self._written, *copied, *before):",
-        "for tail in (*self._away, *self._written):",
+        TABLE_PY,
+        "for tail in (*self.away, *self._written, *copied, *before):",
+        "for tail in (*self.away, *self._written):",
         f"{STORIES}::test_what_was_written_after_the_copy_that_is_read_on_is_said_to_be_lost_with_its_file",
     ),
     Mutant(
@@ -47,7 +47,7 @@ FILES = (
         "taildir-unseen",
         "a file is not idle that has changed since the latest look",
         TAILDIR,
-        FOLLOWED_PY,
+        DISCOVERY_PY,
         "or tail.held or tail.has_changed():",
         "or tail.held:",
         f"{STORIES}::test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read",

@@ -1,0 +1,636 @@
+"""Discovery: find files by name, inode or content, through renames, copies and deletions."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import stat
+import tempfile
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from logging import Logger
+from pathlib import Path
+from typing import NamedTuple
+
+from flafka.plugins.shared.disk import write_at
+from flafka.sources.compressed import COMPRESSED, unpacked
+from flafka.sources.taildir.cursors import HEAD, TAIL
+from flafka.sources.taildir.groups import Groups
+from flafka.sources.taildir.ledger import FileCounters
+from flafka.sources.taildir.opener import ARRIVED
+from flafka.sources.taildir.table import ClosedFiles, FileTable
+from flafka.sources.taildir.tail import Key, Tail, key_of, nothing_there
+from flafka.sources.taildir.watch import Change, Hints
+from flafka.sources.troubles import Troubles
+
+_PIECE = 1 << 20
+_MAX_COMPARED = 100
+"""Maximum number of files, the most recently modified, that are compared with a lost file."""
+
+Listing = Callable[[str], dict[Key, str]]
+"""Function from a directory to the paths of its regular files by key."""
+
+
+class UntrackedFile(NamedTuple):
+    """File that is not tracked yet."""
+
+    path: str
+    key: Key
+    is_link: bool
+    """True if the path is a symbolic link."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """Scan, in progress or complete."""
+
+    changed: set[Tail] = field(default_factory=set)
+    """Files that were created, renamed or deleted."""
+    statuses: dict[Tail, os.stat_result] = field(default_factory=dict)
+    """Status of every file that was found by a matching name, as of the scan."""
+    untracked: list[UntrackedFile] = field(default_factory=list)
+
+
+class Discovery:
+    """Scans that keep a file table up to date: full ones, and of the names that inotify reports."""
+
+    def __init__(
+        self,
+        table: FileTable,
+        groups: Groups,
+        counters: FileCounters,
+        troubles: Troubles,
+        log: Logger,
+        *,
+        idle: float,
+        room: str,
+        stopping: threading.Event,
+    ) -> None:
+        """Find the files of `groups` for `table`.
+
+        A file is idle once it has not changed for `idle` seconds. The directory `room` is for the uncompressed
+        content of rotated copies; unpacking stops once `stopping` is set.
+        """
+        self._table, self._groups, self._counters = table, groups, counters
+        self._troubles, self._log = troubles, log
+        self._copies = CopySearch(room, troubles, stopping)
+        self.closed = ClosedFiles(table, log)
+        self.idle_seconds = idle
+        self._unreadable: set[str] = set()
+        """Paths that could not be read at the latest scan of their directory."""
+        self._adopted: set[Tail] = set()
+        """Files that are tracked since the latest scan, but were not part of a scan."""
+
+    @property
+    def directories(self) -> dict[str, list[str] | None]:
+        """Directories to watch, each with the patterns of names that count, or None where every name counts.
+
+        These are the directories of the file groups, and of the targets of symbolic links.
+        """
+        links = {os.path.dirname(tail.real) for tail in self._table.tracked if tail.real != tail.path}
+        return {directory: self._groups.patterns(directory) for directory in self._groups.directories | links}
+
+    def tracked_name(self, path: str) -> str | None:
+        """Return the name under which the file of that path is tracked, or None where it is not tracked.
+
+        Thread-safe.
+        """
+        if self._groups.headers(path) is not None:
+            return path
+        tail = self._table.at_path(path)
+        if tail is None:
+            return None
+        return tail.path if path == tail.real else tail.name
+
+    # --- full scans
+
+    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Scan:
+        """Scan all directories of the groups, or those in `directories`.
+
+        With `skip_to_end`, new files are read from their present end.
+        """
+        where = self._groups.directories
+        if directories is not None:
+            where &= directories
+        scan = Scan()
+        unreadable = {path for path in self._unreadable if os.path.dirname(path) in where}
+        self._unreadable -= unreadable
+        for directory in sorted(where):
+            paths = self._groups.paths(directory)
+            if paths is None:
+                where.discard(directory)  # unreadable: its files do not count as deleted
+                continue
+            for path in paths:
+                self._find_by_name(path, scan)
+        self._find_renamed(where, scan)
+        self._track_new(scan, skip_to_end=skip_to_end)
+        self._find_copies(where, scan)
+        self._end(scan, unreadable)
+        return scan
+
+    def _end(self, scan: Scan, unreadable: set[str]) -> None:
+        """Update the table after a scan, and log which of the unreadable paths it could read again."""
+        for path in unreadable - self._unreadable:
+            self._troubles.over(path)
+        self._table.unsaved |= scan.changed
+        self._table.index_paths(scan.changed | self._adopted)
+        self._adopted.clear()
+
+    def _find_by_name(self, path: str, scan: Scan) -> None:
+        """Find the file at a matching path."""
+        try:
+            status = os.lstat(path)
+            if is_link := stat.S_ISLNK(status.st_mode):
+                status = os.stat(path)
+        except FileNotFoundError:
+            return  # deleted since it was listed, or a dangling link
+        except OSError as e:
+            self._report_unreadable(path, e)
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        key = (status.st_dev, status.st_ino)
+        tail = self._table.by_key.get(key)
+        try:
+            if tail is None:
+                tail = self._table.recall(key, path)
+                if tail is None:
+                    scan.untracked.append(UntrackedFile(path, key, is_link))
+                    return
+                self._counters.opened(key)
+                self._track(key, tail, scan)
+            elif tail.path != path and tail not in scan.statuses and key_of(tail.path) != key:
+                tail.move(path)
+                scan.changed.add(tail)
+        except OSError as e:
+            self._report_unreadable(path, e)
+            return
+        self._mark_matched(tail, status, scan)
+
+    def _report_unreadable(self, path: str, error: OSError) -> None:
+        """Log that a path is unreadable; this scan draws no conclusion from it."""
+        self._unreadable.add(path)
+        self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
+
+    def _track(self, key: Key, tail: Tail, scan: Scan, fd: int | None = None) -> None:
+        scan.changed.add(tail)
+        self._table.track(key, tail, fd)
+
+    def _mark_matched(self, tail: Tail, status: os.stat_result, scan: Scan) -> None:
+        if not tail.named:
+            scan.changed.add(tail)
+        tail.named = tail.matched = True
+        tail.deleted = tail.replaced = False
+        scan.statuses[tail] = status
+
+    def _track_new(self, scan: Scan, *, skip_to_end: bool = False) -> None:
+        missing = self._table.missing() if scan.untracked else []
+        for file in scan.untracked:
+            self._track_new_file(file, scan, missing, skip_to_end=skip_to_end)
+
+    def _track_new_file(self, file: UntrackedFile, scan: Scan, missing: list[Tail], *, skip_to_end: bool) -> None:
+        """Track a file that is not tracked yet; continue a lost file if it is the rotated copy of that one."""
+        path, key, is_link = file
+        opened = _opened(path, key)
+        if opened is None:
+            return
+        fd, status = opened
+        tail = self._table.by_key.get(key)
+        if tail is not None:  # another name (link) of a file that this scan found
+            if fd is not None:
+                os.close(fd)
+        else:
+            try:
+                tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path, fd)), None)
+            except OSError as e:
+                self._report_unreadable(path, e)
+                if fd is not None:
+                    os.close(fd)
+                return
+            if tail is not None:
+                missing.remove(tail)
+                self.closed.keep_copied(tail, path)
+                self._table.relocate(tail, key, path)
+            else:
+                tail = self._table.create(path, key)
+                if is_link:
+                    tail.move(path)
+                if skip_to_end and status.st_size:
+                    tail.position, tail.mark = status.st_size, None
+            self._counters.opened(key)
+            self._track(key, tail, scan, fd)
+        self._mark_matched(tail, status, scan)
+
+    def _find_renamed(self, where: set[str], scan: Scan) -> None:
+        """Find files that no matching name led to: by another name in their directories, or deleted."""
+        listing = cache(_paths_by_key)
+        for key, tail in self._table.by_key.items():
+            if tail in scan.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
+                continue
+            try:
+                self._find_tracked(key, tail, listing, scan)
+            except OSError as e:
+                self._report_unreadable(tail.path, e)
+        for tail in self._table.unfound():
+            if self._may_be_in(where, tail):
+                try:
+                    self._find_unfound(tail, listing, scan)
+                except OSError as e:
+                    self._report_unreadable(tail.path, e)
+
+    def _find_tracked(self, key: Key, tail: Tail, listing: Listing, scan: Scan) -> None:
+        """Find a tracked file whose name does not match a group any more.
+
+        Raises OSError where its directory is unreadable.
+        """
+        named = key_of(tail.path) == key
+        # Under a name that does not match, the inode may have been reused: require proof of identity.
+        is_proved = tail.fd is not None or tail.provable
+        for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
+            if is_proved and not named and key in listing(home):
+                tail.move(listing(home)[key])
+                scan.changed.add(tail)
+                named = True
+        tail.matched = False
+        deleted = not named and not self._may_return(tail)
+        if (named, deleted) != (tail.named, tail.deleted):
+            tail.named, tail.deleted = named, deleted
+            scan.changed.add(tail)
+
+    def _find_unfound(self, tail: Tail, listing: Listing, scan: Scan) -> None:
+        """Find the file of a stored cursor that was not found since the start.
+
+        Raises OSError where a file or its directory is unreadable.
+        """
+        homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.provable else set()
+        for key, path in (entry for home in homes for entry in listing(home).items()):
+            if key[1] == tail.inode and key not in self._table.by_key and tail.is_at(path):
+                self._table.warn_unproved(tail, path)
+                self._table.relocate(tail, key, path)
+                self._track(key, tail, scan)
+                return
+        if not tail.deleted and not self._may_return(tail):
+            tail.deleted = True
+            scan.changed.add(tail)
+
+    def _may_be_in(self, where: set[str], tail: Tail) -> bool:
+        """Return True if a file that was not found since the start may be in one of these directories."""
+        homes = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
+        return self._groups.headers(tail.name) is not None and bool(where & homes)
+
+    def _may_return(self, tail: Tail) -> bool:
+        """Return True if the file may come back: its file system may not be mounted at present.
+
+        In that case its directory is missing, unreadable, or on another device than before. An open file without a
+        name cannot come back.
+        """
+        if tail.fd is not None and not os.fstat(tail.fd).st_nlink:
+            return False
+        home = os.path.dirname(tail.real)
+        try:
+            key = key_of(home)
+        except OSError:
+            return True
+        return home in self._groups.directories if key is None else tail.device not in (None, key[0])
+
+    # --- rotated copies
+
+    def _find_copies(self, where: set[str], scan: Scan) -> None:
+        """Find rotated copies, plain or compressed, of files that are gone."""
+        entries = cache(_files)
+        for tail in self._table.missing():
+            home = os.path.dirname(tail.real)
+            if not where & {home, os.path.dirname(tail.name)}:
+                continue
+            with suppress(OSError):  # the next scan tries again
+                copy = self._copies.find(tail, entries(home), self._table.by_key.keys())
+                if copy is not None:
+                    self._continue_in(copy, tail, scan)
+
+    def _continue_in(self, copy: Copy, tail: Tail, scan: Scan) -> None:
+        """Continue reading the lost file in its rotated copy."""
+        self.closed.keep_copied(tail, copy.path)
+        if copy.unpacked is None:
+            self._table.relocate(tail, copy.key, copy.path)
+        else:
+            self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.position)
+            tail.unpacked = True
+            self._table.relocate(tail, copy.key, tail.path)
+            tail.named, tail.deleted = False, True
+        self._track(copy.key, tail, scan, copy.unpacked)
+
+    # --- changes that inotify reports
+
+    def exclude_present(self, directories: Iterable[str]) -> None:
+        """Exclude the files that are in these directories now from the count of missed files.
+
+        They came before the directory was watched, so inotify reports no creation.
+        """
+        for directory in directories:
+            with suppress(OSError):
+                self._counters.excuse(key for key in _paths_by_key(directory) if key not in self._table.by_key)
+
+    def adopt(self, hints: Hints) -> set[Tail]:
+        """Track the files that the watcher opened; return those that are new. The caller must scan afterwards."""
+        scan = Scan()
+        self.closed.note(hints)
+        for change in hints.changes:
+            self._counters.note(change, again=self._is_link(change))
+            if change.kind == ARRIVED and (tail := self._table.by_key.get(change.key or (0, 0))) is not None:
+                tail.has_left = change.path != tail.name
+            self._adopt(change, scan)
+        self._table.unsaved |= scan.changed
+        self._adopted |= scan.changed
+        return scan.changed
+
+    def _adopt(self, change: Change, scan: Scan) -> None:
+        if change.key is None or change.opened is None or (fd := change.opened.take()) is None:
+            return
+        tail = self._table.by_key.get(change.key)
+        if tail is not None and tail.fd is not None:
+            os.close(fd)
+            return
+        try:
+            if tail is not None and not tail.is_in(fd, change.path):
+                self._table.keep_former(tail)
+                self._table.forget(tail)  # its inode was reused
+                tail = None
+            if tail is not None:
+                self._table.hold(tail, fd)
+                return
+            tail = self._table.recall(change.key, change.path, fd)
+        except OSError as e:
+            os.close(fd)
+            self._report_unreadable(change.path, e)
+            return
+        if tail is None:
+            tail = self._table.create(change.path, change.key, name=change.name)
+            if os.path.realpath(change.name) == change.path != change.name:
+                tail.path = change.name  # the name is a symbolic link to that path
+            if os.path.islink(tail.path):
+                tail.real = os.path.realpath(tail.path)  # inotify reports writes under the target's path
+        self._counters.opened(change.key)
+        self._track(change.key, tail, scan, fd)
+
+    def _is_link(self, change: Change) -> bool:
+        """Return True if the change is about another name (link) of a tracked file."""
+        if change.key not in self._table.by_key:
+            return False
+        try:
+            status = os.lstat(change.path)
+        except OSError:
+            return False
+        return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
+
+    def follow_hints(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
+        """Return the tracked files that grew, and those that were created, renamed or deleted."""
+        changed = self.adopt(hints)
+        if hints.changes:
+            changed = changed | self._scan_names(hints.changes)
+        return {tail for path in hints.grown if (tail := self._table.at_path(path)) is not None}, changed
+
+    def _scan_names(self, changes: Sequence[Change]) -> set[Tail]:
+        """Scan the changed names and the files they led to; return the tracked files that changed.
+
+        The cost depends on the number of changes, not of tracked files. A full scan finds the same, and also changes
+        that inotify did not report.
+        """
+        paths, concerned = set[str](), self._adopted.copy()
+        for change in changes:
+            paths |= {change.path, change.name}
+            known = change.key and self._table.by_key.get(change.key)
+            for tail in (self._table.at_path(change.path), self._table.at_path(change.name), known):
+                if tail:
+                    concerned.add(tail)
+                    paths |= {tail.path, tail.name}
+        scan = Scan()
+        unreadable = self._unreadable & paths
+        self._unreadable -= unreadable
+        for path in sorted(paths):
+            if self._groups.headers(path) is not None:
+                self._find_by_name(path, scan)
+        arrived = {change.key: change.path for change in changes if change.key is not None}
+        listing = cache(_paths_by_key)
+        for tail in sorted(concerned - scan.statuses.keys(), key=lambda tail: tail.id):
+            try:
+                self._find_changed(tail, arrived, listing, scan)
+            except OSError as e:
+                self._report_unreadable(tail.path, e)
+        self._track_new(scan)
+        self._end(scan, unreadable)
+        lost = {tail for tail in concerned if tail.fd is None and tail.deleted and tail.grown is not False}
+        if not lost:
+            return scan.changed
+        # Data written to a file while it was closed may be in a rotated copy.
+        homes = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
+        return scan.changed | self.scan(homes).changed
+
+    def _find_changed(self, tail: Tail, arrived: Mapping[Key, str], listing: Listing, scan: Scan) -> None:
+        """Find a tracked file that has none of the changed names that match a group.
+
+        `arrived` has the paths that inotify reported, by key. Raises OSError as `_find_tracked` does.
+        """
+        if not self._table.is_tracked(tail) or tail.device is None:
+            return
+        key = tail.device, tail.inode
+        path = arrived.get(key)
+        if path is not None and key_of(path) == key:
+            listing = defaultdict(dict, {os.path.dirname(path): {key: path}}).__getitem__
+        elif tail.fd is not None and not os.fstat(tail.fd).st_nlink:
+            listing = defaultdict[str, dict[Key, str]](dict).__getitem__  # no name leads to it any more
+        self._find_tracked(key, tail, listing, scan)
+        tail.matched = tail.named and self._groups.headers(tail.path) is not None
+
+    # --- idle files
+
+    def close_idle(self, now: float) -> None:
+        """Close idle files; forget idle files that are gone and were read to their end."""
+        gone: list[Tail] = []
+        away: list[Tail] = []
+        for tail in self._table:
+            if not self.is_idle(tail, now) or tail.held or tail.has_changed():
+                continue
+            if tail.named or self._may_return(tail):
+                self._table.close(tail)
+            elif not self._table.is_tracked(tail):
+                if tail.deleted or not tail.inode or not self._may_be_in(self._groups.directories, tail):
+                    gone.append(tail)
+            elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
+                # Pending inotify events may report growth, or a rename before the deletion: wait for one more scan.
+                (gone if tail in self.closed.away else away).append(tail)
+        self.closed.away = away
+        for tail in gone:
+            self._table.forget(tail)
+        self.closed.report_copied()
+
+    def is_idle(self, tail: Tail, now: float) -> bool:
+        """Return True if the file has not changed for `idle_seconds`, or is a copy's unpacked content."""
+        return tail.unpacked or now - tail.changed_at >= self.idle_seconds
+
+
+class Copy(NamedTuple):
+    """Rotated copy of a tracked file."""
+
+    path: str
+    key: Key
+    """Device and inode of the copy, or of the temporary file with its uncompressed content."""
+    unpacked: int | None
+    """Descriptor of the uncompressed content; None where the copy is plain."""
+
+
+class CopySearch:
+    """Search for rotated copies of tracked files that are gone."""
+
+    def __init__(self, room: str, troubles: Troubles, stopping: threading.Event) -> None:
+        """Use the directory `room` for uncompressed content; stop unpacking once `stopping` is set."""
+        self._room, self._troubles, self._stopping = room, troubles, stopping
+
+    def find(self, tail: Tail, entries: Iterable[os.DirEntry[str]], tracked: Collection[Key]) -> Copy | None:
+        """Return the latest of the files in `entries` that proves to be a rotated copy of the tail's file.
+
+        None where there is no copy. Files in `tracked` do not count. Errors of one file
+        are logged as rate-limited warnings, and that file is tried again at the next scan.
+        """
+        for path, status in _latest(entries, tail):
+            identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if identity in tail.refused or self._stopping.is_set():
+                continue
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:
+                continue  # the next scan tries to open it again
+            try:
+                copy = self._compare(tail, fd, path, tracked)
+            except OSError as e:
+                self._troubles.report(path, f"{path} cannot be unpacked, it is tried again: {e.strerror or e}")
+                continue
+            finally:
+                os.close(fd)
+            self._troubles.over(path)
+            if copy is not None:
+                return copy
+            tail.refused.add(identity)
+        return None
+
+    def _compare(self, tail: Tail, fd: int, path: str, tracked: Collection[Key]) -> Copy | None:
+        if os.pread(fd, 16, 0).startswith(COMPRESSED):
+            content = unpack(tail, fd, self._room, self._stopping)
+            return None if content is None else Copy(path, _key(content), content)
+        return Copy(path, _key(fd), None) if _key(fd) not in tracked and tail.is_in(fd, path) else None
+
+
+def _key(fd: int) -> Key:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _latest(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, os.stat_result]]:
+    """Return up to `_MAX_COMPARED` possible copies of the tail's file, the latest first."""
+    found = []
+    for entry in entries:
+        if may_be_copy(tail, entry.path):
+            with suppress(OSError):
+                found.append((entry.path, entry.stat()))
+    found.sort(key=lambda entry: (-entry[1].st_mtime_ns, entry[0]))
+    return found[:_MAX_COMPARED]
+
+
+def may_be_copy(tail: Tail, path: str) -> bool:
+    """Return True if a rotation of the tail's log may have given a file that name.
+
+    `access.log` becomes `access.log.1`, `access.log-20261122.gz` or `access-2026-11-22.1.log.gz`.
+    """
+    return path not in (tail.name, tail.path) and Path(path).name.startswith(Path(tail.name).stem)
+
+
+def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> int | None:
+    """Uncompress a rotated copy of the tail's file; return a descriptor of its content.
+
+    The content lies in an unnamed file in `directory`, at the original offsets. Bytes before the tail's offset are
+    left out, except those that prove the identity of the file. None where the copy is of another file, is incomplete,
+    or `stopping` is set. Raises OSError where `directory` cannot hold the content.
+    """
+    mark = tail.mark
+    assert mark is not None
+    with os.fdopen(fd, "rb", closefd=False) as packed, tempfile.TemporaryFile(dir=directory) as out:
+        packed.seek(0)
+        stream = unpacked(packed)
+        offset, proved = 0, False
+        first, last = sorted((mark.offset, tail.position))
+        while not stopping.is_set():
+            try:
+                data = stream.read(_PIECE if offset else HEAD)
+            except (OSError, EOFError, zlib.error, lzma.LZMAError):
+                return None
+            if not offset:
+                if not mark.begins(data):
+                    return None
+                write_at(out.fileno(), data, 0)
+            elif offset + len(data) > first - TAIL:
+                write_at(out.fileno(), data, offset)
+            offset += len(data)
+            if not proved and offset >= last:
+                if not mark.holds(out.fileno()):
+                    return None
+                proved = True
+            if not data:
+                return os.dup(out.fileno()) if proved else None
+    return None
+
+
+def _opened(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
+    """Return a descriptor and the status of the file at `path`; None where it has another key by now.
+
+    The descriptor is None where the file cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        fd = None
+    try:
+        status = os.stat(path) if fd is None else os.fstat(fd)
+    except OSError:
+        return None  # the file could not be opened, and is gone
+    if (status.st_dev, status.st_ino) == key:
+        return fd, status
+    if fd is not None:
+        os.close(fd)
+    return None
+
+
+def _files(directory: str) -> list[os.DirEntry[str]]:
+    """Return the regular files in a directory, and symbolic links to regular files.
+
+    Empty where there is no such directory. Raises OSError where it is unreadable: it must not count as empty, or its
+    files would count as deleted. A link with an unreadable target is left out.
+    """
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with suppress(OSError):  # is_file() calls stat() for a link, whose target may be unreadable
+                    if entry.is_file():
+                        found.append(entry)
+    except OSError as e:
+        if not nothing_there(e):
+            raise
+    return found
+
+
+def _paths_by_key(directory: str) -> dict[Key, str]:
+    """Return the path of every regular file in a directory, by key. Raises OSError as `_files` does."""
+    found = {}
+    for entry in _files(directory):
+        try:
+            status = entry.stat()
+        except OSError as e:
+            if entry.is_symlink() or nothing_there(e):
+                continue
+            raise
+        found[status.st_dev, status.st_ino] = entry.path
+    return found

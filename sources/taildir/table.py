@@ -1,0 +1,510 @@
+"""File table: tracked files by device and inode, and by path, open or closed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from flafka.plugins import Metrics
+from flafka.sources.descriptors import EXHAUSTED, exhausted, most_open
+from flafka.sources.taildir.cursors import Cursor, CursorStore, Mark
+from flafka.sources.taildir.groups import Groups
+from flafka.sources.taildir.ledger import FileCounters
+from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
+from flafka.sources.taildir.tail import ChangedError, Key, Tail
+from flafka.sources.taildir.watch import Hints
+from flafka.sources.troubles import Troubles
+
+
+class FileTable:
+    """Tracked files that were found, by device and inode, and files of stored cursors that were not found yet."""
+
+    def __init__(
+        self,
+        cursors: Iterable[Cursor],
+        groups: Groups,
+        counters: FileCounters,
+        troubles: Troubles,
+        metrics: Metrics,
+        log: logging.Logger,
+        *,
+        file_header: str | None,
+    ) -> None:
+        """Begin with the files of the stored cursors. `file_header` names the header for the path of a file."""
+        self._groups, self._counters, self._file_header = groups, counters, file_header
+        self._troubles, self._metrics, self._log = troubles, metrics, log
+        self.by_key: dict[Key, Tail] = {}
+        """Tracked files that were found since the start."""
+        self._unfound: dict[int, list[Tail]] = {}
+        """Files of stored cursors that were not found since the start, by inode.
+
+        Inode 0 has the former states of truncated or replaced files.
+        """
+        last = 0
+        for cursor in cursors:
+            last = max(last, cursor.id)
+            self._add_unfound(Tail.of(cursor))
+        self._ids = itertools.count(last + 1)
+        self._paths = PathIndex()
+        self._opened = OpenFiles(self.forget, log)
+        self._latest: WeakValueDictionary[str, Tail] = WeakValueDictionary()
+        """Index from the name of a log to the latest file with that name."""
+        self.unsaved: set[Tail] = set()
+        """Files whose stored cursor is outdated."""
+
+    def __iter__(self) -> Iterator[Tail]:
+        """Iterate over all files that have a cursor, including files not found since the start."""
+        yield from self.by_key.values()
+        for tails in self._unfound.values():
+            yield from tails
+
+    @property
+    def tracked(self) -> list[Tail]:
+        """Tracked files that were found since the start."""
+        return list(self.by_key.values())
+
+    def is_tracked(self, tail: Tail) -> bool:
+        """Return True if the file was found since the start, and was not forgotten since."""
+        return self.by_key.get(tail.key) is tail
+
+    def is_open(self, key: Key) -> bool:
+        """Return True if the file with that device and inode is open. Thread-safe."""
+        tail = self.by_key.get(key)
+        return tail is not None and tail.fd is not None
+
+    def at_path(self, path: str) -> Tail | None:
+        """Return the file that has, or last had, that path; None where there is none. Thread-safe."""
+        return self._paths.get(path)
+
+    @property
+    def max_waiting(self) -> int:
+        """Maximum number of files that the watcher may hold open until they are tracked."""
+        return max(16, self._opened.most // 2)
+
+    def save(self, store: CursorStore, *, final: bool = False) -> None:
+        """Save the outdated cursors. Raises OSError as `CursorStore.save` does; they stay outdated then."""
+        changed = [tail.cursor() for tail in self.unsaved if not tail.gone]
+        store.save(changed, [tail.id for tail in self.unsaved if tail.gone], final=final)
+        self.unsaved.clear()
+
+    # --- tracking and forgetting
+
+    def new_id(self) -> int:
+        """Return an ID for a new cursor."""
+        return next(self._ids)
+
+    def create(self, path: str, key: Key, *, name: str = "") -> Tail:
+        """Return a new file, to be read from its start. `track` makes it a tracked file."""
+        device, inode = key
+        return Tail(path, id=self.new_id(), inode=inode, device=device, mark=Mark(), name=name)
+
+    def track(self, key: Key, tail: Tail, fd: int | None = None) -> None:
+        """Track a file from now on, and open it, or take its open descriptor `fd`."""
+        self.by_key[key] = tail
+        self._set_predecessor(tail)
+        self._set_headers(tail)
+        # Open it at once, so that it can be read after a deletion. A failure is reported by the reader.
+        if fd is not None:
+            try:
+                self.hold(tail, fd)
+            except OSError:
+                os.close(fd)
+        else:
+            try:
+                self.open(tail)
+            except ChangedError:
+                self.restart(tail)
+                with suppress(OSError):
+                    self.open(tail)
+            except OSError:
+                pass
+
+    def index_paths(self, tails: Iterable[Tail]) -> None:
+        """Update the path index for files whose path changed."""
+        for tail in sorted(tails, key=lambda tail: tail.id):
+            if self.is_tracked(tail):
+                self._paths.put(tail)
+
+    def relocate(self, tail: Tail, key: Key, path: str) -> None:
+        """Set the key and path of a file to those where it was found. `track` tracks it under the new key."""
+        self._remove(tail)
+        tail.device, tail.inode = key
+        tail.seen = None
+        tail.named, tail.deleted = True, False
+        if path != tail.path:
+            self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
+            tail.move(path)
+
+    def _remove(self, tail: Tail) -> None:
+        if self.is_tracked(tail):
+            del self.by_key[tail.key]
+        elif tail in (unfound := self._unfound.get(tail.inode, [])):
+            unfound.remove(tail)
+
+    def forget(self, tail: Tail) -> None:
+        """Stop tracking the file; log a warning where data may be lost."""
+        read = tail.fd is not None
+        tracked = self.is_tracked(tail)
+        self.close(tail)
+        tail.gone = True
+        self.unsaved.add(tail)
+        self._troubles.over(tail.path)
+        self._remove(tail)
+        self._paths.remove(tail)
+        if read or (tracked and tail.grown is False) or not (tail.inode or tail.grown):
+            return
+        if self._groups.headers(tail.name) is None:
+            return  # its group was taken out of the configuration
+        if tail.grown:
+            self._counters.missed.append(tail.path)
+        self._log.warning(
+            "%s was not found again: what was written to it after byte %d, if anything, is lost",
+            tail.path,
+            tail.position,
+        )
+
+    def _set_predecessor(self, tail: Tail) -> None:
+        """Set the predecessor of a file in its log, so that a rotated log is read in order."""
+        if tail.has_left is not None:
+            return
+        tail.has_left = tail.unpacked or tail.path != tail.name
+        other = self._latest.get(tail.name)
+        if other is None or other.gone or other is tail:
+            self._latest[tail.name] = tail
+        elif tail.has_left and not other.has_left:
+            # A file may be opened before inotify reports its predecessors: insert them before it.
+            while (earlier := other.predecessor) is not None and not earlier.has_left:
+                other = earlier
+            tail.predecessor, other.predecessor = earlier, tail
+        else:
+            tail.predecessor = other
+            self._latest[tail.name] = tail
+
+    def _set_headers(self, tail: Tail) -> None:
+        """Set the headers of the file's events.
+
+        They follow from the first name of the file, and so survive a rename.
+        """
+        headers = self._groups.headers(tail.name)
+        tail.headers = dict(self._groups.headers(tail.path) or {}) if headers is None else dict(headers)
+        if self._file_header is not None:
+            tail.headers[self._file_header] = os.fsencode(tail.name).decode("utf-8", "replace")
+
+    # --- files of stored cursors
+
+    def recall(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
+        """Return the file of the stored cursor for the file at `path`, and take it out of those not found.
+
+        None where no cursor proves to be of that file. The content decides, unless path and device agree with the
+        cursor. `fd` is a descriptor of the file, if it is open already. Raises OSError where its content cannot be
+        read.
+        """
+        device, inode = key
+        unfound = self._unfound.get(inode, [])
+        for tail in sorted(unfound, key=lambda t: (t.path != path, t.device not in (None, device))):
+            sure = tail.path == path and tail.device in (None, device)
+            # `Tail.hold` does not compare the content, as `Tail.open` does: compare it here if the file is open.
+            if (fd is None and sure) or tail.is_at(path, fd):
+                self.warn_unproved(tail, path)
+                unfound.remove(tail)
+                tail.device = device
+                if tail.path != path:
+                    tail.move(path)
+                return tail
+        return None
+
+    def unfound(self) -> list[Tail]:
+        """Return a new list of the files of stored cursors that were not found since the start."""
+        return [tail for inode, tails in self._unfound.items() if inode for tail in tails]
+
+    def missing(self) -> list[Tail]:
+        """Return files that are gone, and whose rotated copies can be identified by their content."""
+        unfound = (tail for tails in self._unfound.values() for tail in tails if not tail.inode or tail.deleted)
+        tracked = (tail for tail in self.by_key.values() if tail.fd is None and tail.deleted)
+        return [tail for tail in (*unfound, *tracked) if tail.provable and tail.mark is not None]
+
+    def warn_unproved(self, tail: Tail, path: str) -> None:
+        """Log a warning where little proves that the file now has the name `path`.
+
+        An offset that Flume wrote comes without a fingerprint: only the inode, and a line that ends at the offset,
+        agree.
+        """
+        if tail.mark is None and tail.path != path and tail.position:
+            self._log.warning(
+                "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
+                " nothing else proves that it is the same file",
+                path,
+                tail.position,
+                tail.path,
+            )
+
+    def _add_unfound(self, tail: Tail) -> None:
+        self._unfound.setdefault(tail.inode, []).append(tail)
+
+    # --- opening and closing
+
+    def open(self, tail: Tail) -> None:
+        """Open the file unless it is open; close others where too many are. Raises as `Tail.open` does."""
+        try:
+            if self._opened.open(tail):
+                self.unsaved.add(tail)
+        except ChangedError:
+            # The file changed while it was closed: its former content may be in a rotated copy.
+            self.keep_former(tail)
+            raise
+
+    def hold(self, tail: Tail, fd: int) -> None:
+        """Take the open descriptor `fd` for the file. Raises OSError where the file cannot be read."""
+        self._opened.hold(tail, fd)
+        self.unsaved.add(tail)
+
+    def close(self, tail: Tail) -> None:
+        """Close the file, but keep tracking it."""
+        self._opened.close(tail)
+
+    def close_all(self) -> None:
+        """Close all open files."""
+        self._opened.close_all()
+
+    def relieve(self) -> None:
+        """Close files where the process is out of descriptors, which other components need too."""
+        self._opened.relieve()
+
+    def restart(self, tail: Tail) -> None:
+        """Reset the file to offset 0: it was truncated or replaced."""
+        self._log.info("%s was truncated or replaced: it is read from its start", tail.path)
+        self._metrics.add("FileRestartCount")
+        tail.restart()
+        self.unsaved.add(tail)
+        self._set_headers(tail)
+
+    def keep_former(self, tail: Tail) -> None:
+        """Save the former state of a truncated or replaced file, so that later scans search for its copy."""
+        if tail.mark is not None:
+            former = tail.former(self.new_id())
+            self._add_unfound(former)
+            self.unsaved.add(former)
+            tail.grown = False  # `forget` reports lost data for the former state
+
+
+class ClosedFiles:
+    """Growth of closed files, which is lost if a file is deleted before it is opened again."""
+
+    def __init__(self, table: FileTable, log: logging.Logger) -> None:
+        self._table, self._log = table, log
+        self.away: list[Tail] = []
+        """Files that were gone, and apparently read to their end, at the latest full scan."""
+        self._copied: list[dict[Tail, str]] = [{}, {}]
+        """Former state of files now read in a rotated copy, with the path of that copy.
+
+        The first dictionary covers the time since the latest full scan, the second the interval before it.
+        """
+        self._written: set[Tail] = set()
+        """Closed files that, as far as known, were written to."""
+
+    def note(self, hints: Hints) -> None:
+        """Mark closed files that were written to.
+
+        Such a file that is deleted before it is opened again has lost data, which `FileTable.forget` reports.
+        """
+        self._written = {tail for tail in self._written if tail.grown and not tail.gone}
+        closed = self._by_path()
+        for change in hints.changes:
+            for tail in closed(change.path) if change.kind in (ARRIVED, CREATED) else ():
+                if change.key != (tail.device, tail.inode):
+                    tail.replaced = True
+                    # Names and writes come from two inotify instances, in no common order.
+                    tail.grown = None if tail.grown else tail.grown
+        for tail in [tail for path in hints.grown for tail in closed(path) if not tail.grown]:
+            tail.grown = None if tail.replaced else True
+            self._written.add(tail)
+        for change in hints.changes:
+            for tail in closed(change.path) if change.kind == DELETED else ():
+                tail.replaced = True  # later writes under that name may be to another file
+
+    def _by_path(self) -> Callable[[str], list[Tail]]:
+        """Return a function from a path to the closed files that have, or last had, that path."""
+        known = defaultdict[str, set[Tail | None]](set)
+        copied, before = self._copied
+        for tail in (*self.away, *self._written, *copied, *before):
+            for path in (tail.path, tail.real):
+                known[path].add(tail)
+
+        def closed(path: str) -> list[Tail]:
+            return [t for t in known[path] | {self._table.at_path(path)} if t is not None and t.fd is None]
+
+        return closed
+
+    def keep_copied(self, tail: Tail, copy: str) -> None:
+        """Keep the state of a file before reading continues in `copy`.
+
+        Events of inotify about the file itself may arrive later.
+        """
+        if not self._table.is_tracked(tail):
+            return  # its path has another file already, or inotify reported nothing about it since the start
+        was = Tail.of(msgspec.structs.replace(tail.cursor(), id=self._table.new_id(), proof=None))
+        was.grown, was.replaced = tail.grown, tail.replaced
+        self._copied[0][was] = copy
+
+    def report_copied(self) -> None:
+        """Log the files that were written to while closed, and that are now read in a copy.
+
+        The copy may lack what was written. A file waits for one full scan, as inotify may report its writes late.
+        """
+        copied, before = self._copied
+        for tail, copy in before.items():
+            tail.gone = True
+            if tail.grown:
+                self._log.warning(
+                    "%s was not found again, but its copy %s was: what was written to it after it was copied, if"
+                    " anything, is lost",
+                    tail.path,
+                    copy,
+                )
+        self._copied = [{}, copied]
+
+
+class PathIndex:
+    """Index from path to the tracked file that has, or last had, that path.
+
+    Targets of symbolic links count as paths of the file, too.
+    The cost of an update does not depend on the number of files.
+    """
+
+    def __init__(self) -> None:
+        self._tails: dict[str, list[Tail]] = {}
+        """Files by path; the last in each list has that path, or was the last to have it."""
+        self._paths: dict[Tail, set[str]] = {}
+        """Paths under which each file is in the index."""
+
+    def get(self, path: str) -> Tail | None:
+        """Return the file that has, or last had, that path; None where there is none. Thread-safe."""
+        tails = self._tails.get(path)
+        return tails[-1] if tails else None
+
+    def put(self, tail: Tail) -> None:
+        """Add a file, or update it after a change of `path`, `real` or `named`."""
+        before, now = self._paths.get(tail, set()), {tail.path, tail.real}
+        self._paths[tail] = now
+        for path in now:  # replaced atomically: other threads read meanwhile
+            self._set(path, [*(other for other in self._tails.get(path, ()) if other is not tail), tail])
+        for path in before - now:
+            self._set(path, [other for other in self._tails[path] if other is not tail])
+
+    def remove(self, tail: Tail) -> None:
+        """Remove a file that is no longer tracked."""
+        for path in self._paths.pop(tail, ()):
+            self._set(path, [other for other in self._tails[path] if other is not tail])
+
+    def _set(self, path: str, tails: list[Tail]) -> None:
+        if not tails:
+            del self._tails[path]
+            return
+        if len(tails) > 1:
+            tails.sort(key=lambda tail: tail.named)
+            for tail in tails[:-1]:
+                tail.replaced = True
+        self._tails[path] = tails
+
+
+class OpenFiles:
+    """Open files, which are closed in least-recently-used order where there are too many."""
+
+    def __init__(self, forget: Callable[[Tail], None], log: logging.Logger) -> None:
+        """Call `forget` for a file without a name that was read to its end and has to be closed."""
+        self._forget = forget
+        self._log = log
+        self._open: dict[Tail, None] = {}
+        """Open files, the least recently used first."""
+        self._relieved = False
+        self.most = max(16, min(most_open() // 2, 16_384))
+        """Maximum number of open files. It decreases when the process runs out of descriptors."""
+
+    def open(self, tail: Tail) -> bool:
+        """Open the file unless it is open; return True if that changed its cursor.
+
+        Raises as `Tail.open` does.
+        """
+        known = tail.position, tail.mark
+        if tail.fd is None:
+            self._make_room()
+            try:
+                tail.open()
+            except OSError as e:
+                if e.errno not in EXHAUSTED or not self.relieve():
+                    raise
+                tail.open()
+        self._use(tail)
+        return (tail.position, tail.mark) != known
+
+    def hold(self, tail: Tail, fd: int) -> None:
+        """Take the open descriptor `fd` for the file."""
+        self._make_room()
+        tail.hold(fd)
+        self._use(tail)
+
+    def relieve(self) -> bool:
+        """Close files while the process is out of descriptors; return True if it can open files now.
+
+        The maximum shrinks each time by a quarter, permanently.
+        """
+        while exhausted():
+            before = len(self._open)
+            self.most = min(self.most, before)
+            self._make_room()
+            if len(self._open) == before:
+                return False
+            self.most = max(1, len(self._open))
+            if not self._relieved:
+                self._relieved = True
+                self._log.warning(
+                    "this process has all %d files open that it may have, so fewer are kept open here from now on,"
+                    " which costs time: raise `ulimit -n`, or LimitNOFILE in its systemd unit",
+                    most_open(),
+                )
+        return True
+
+    def close(self, tail: Tail) -> None:
+        """Close the file, but keep tracking it."""
+        self._open.pop(tail, None)
+        tail.close()
+
+    def close_all(self) -> None:
+        """Close all open files."""
+        for tail in list(self._open):
+            self.close(tail)
+
+    def _use(self, tail: Tail) -> None:
+        self._open.pop(tail, None)
+        self._open[tail] = None
+
+    def _make_room(self) -> None:
+        """Close a quarter of the files where too many are open.
+
+        Files read to their end are closed first, the least recently used first. A file without a name could not be
+        opened again. It is forgotten if it was read to its end, even though its writer may continue; else it stays
+        open.
+        """
+        if len(self._open) < self.most:
+            return
+        for unread in (False, True):
+            for tail in list(self._open):
+                if len(self._open) <= self.most * 3 // 4:
+                    return
+                assert tail.fd is not None
+                status = os.fstat(tail.fd)
+                if bool(tail.held) or status.st_size > tail.position:
+                    if unread and status.st_nlink and tail.named:
+                        self.close(tail)
+                        tail.grown = True
+                elif status.st_nlink and tail.named:
+                    self.close(tail)
+                elif not status.st_nlink:
+                    self._forget(tail)
