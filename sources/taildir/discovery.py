@@ -24,7 +24,7 @@ from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.opener import ARRIVED
 from flafka.sources.taildir.table import ClosedFiles, FileTable
-from flafka.sources.taildir.tail import Key, Tail, key_of, nothing_there
+from flafka.sources.taildir.tail import Growth, Key, Location, Tail, key_of, nothing_there
 from flafka.sources.taildir.watch import Change, Hints
 from flafka.sources.troubles import Troubles
 
@@ -182,10 +182,9 @@ class Discovery:
         self._table.track(key, tail, fd)
 
     def _mark_matched(self, tail: Tail, status: os.stat_result, scan: Scan) -> None:
-        if not tail.named:
+        if not tail.has_name:
             scan.changed.add(tail)
-        tail.named = tail.matched = True
-        tail.deleted = tail.replaced = False
+        tail.location, tail.replaced = Location.MATCHED, False
         scan.statuses[tail] = status
 
     def _track_new(self, scan: Scan, *, skip_to_end: bool = False) -> None:
@@ -256,11 +255,10 @@ class Discovery:
                 tail.move(listing(home)[key])
                 scan.changed.add(tail)
                 named = True
-        tail.matched = False
-        deleted = not named and not self._may_return(tail)
-        if (named, deleted) != (tail.named, tail.deleted):
-            tail.named, tail.deleted = named, deleted
+        location = Location.RENAMED if named else Location.UNSEEN if self._may_return(tail) else Location.DELETED
+        if location is not tail.location and not (named and tail.has_name):
             scan.changed.add(tail)
+        tail.location = location
 
     def _find_unfound(self, tail: Tail, listing: Listing, scan: Scan) -> None:
         """Find the file of a stored cursor that was not found since the start.
@@ -274,8 +272,8 @@ class Discovery:
                 self._table.relocate(tail, key, path)
                 self._track(key, tail, scan)
                 return
-        if not tail.deleted and not self._may_return(tail):
-            tail.deleted = True
+        if tail.location is not Location.DELETED and not self._may_return(tail):
+            tail.location = Location.DELETED
             scan.changed.add(tail)
 
     def _may_be_in(self, where: set[str], tail: Tail) -> bool:
@@ -321,7 +319,7 @@ class Discovery:
             self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.position)
             tail.unpacked = True
             self._table.relocate(tail, copy.key, tail.path)
-            tail.named, tail.deleted = False, True
+            tail.location = Location.DELETED
         self._track(copy.key, tail, scan, copy.unpacked)
 
     # --- changes that inotify reports
@@ -423,7 +421,11 @@ class Discovery:
                 self._report_unreadable(tail.path, e)
         self._track_new(scan)
         self._end(scan, unreadable)
-        lost = {tail for tail in concerned if tail.fd is None and tail.deleted and tail.grown is not False}
+        lost = {
+            tail
+            for tail in concerned
+            if tail.fd is None and tail.location is Location.DELETED and tail.growth is not Growth.NONE
+        }
         if not lost:
             return scan.changed
         # Data written to a file while it was closed may be in a rotated copy.
@@ -444,7 +446,8 @@ class Discovery:
         elif tail.fd is not None and not os.fstat(tail.fd).st_nlink:
             listing = defaultdict[str, dict[Key, str]](dict).__getitem__  # no name leads to it any more
         self._find_tracked(key, tail, listing, scan)
-        tail.matched = tail.named and self._groups.headers(tail.path) is not None
+        if tail.has_name and self._groups.headers(tail.path) is not None:
+            tail.location = Location.MATCHED
 
     # --- idle files
 
@@ -455,10 +458,11 @@ class Discovery:
         for tail in self._table:
             if not self.is_idle(tail, now) or tail.held or tail.has_changed():
                 continue
-            if tail.named or self._may_return(tail):
+            if tail.has_name or self._may_return(tail):
                 self._table.close(tail)
             elif not self._table.is_tracked(tail):
-                if tail.deleted or not tail.inode or not self._may_be_in(self._groups.directories, tail):
+                is_deleted = tail.location is Location.DELETED
+                if is_deleted or not tail.inode or not self._may_be_in(self._groups.directories, tail):
                     gone.append(tail)
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
                 # Pending inotify events may report growth, or a rename before the deletion: wait for one more scan.

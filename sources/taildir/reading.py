@@ -12,7 +12,7 @@ from flafka.sources.compressed import COMPRESSED
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.events import Events
 from flafka.sources.taildir.table import FileTable
-from flafka.sources.taildir.tail import MAX_LINE, ChangedError, Tail
+from flafka.sources.taildir.tail import MAX_LINE, ChangedError, Location, Tail
 from flafka.sources.troubles import Troubles
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -161,7 +161,7 @@ class EventReader:
     def _start_again(self, due: Due, room: int, space: int) -> Events | None:
         """Read a truncated or replaced file from its start; emit buffered lines of its former content first."""
         tail = due.tail
-        if tail.fd is None and not tail.matched:
+        if tail.fd is None and tail.location is not Location.MATCHED:
             self._table.forget(tail)  # another file, which no group matches, reused its inode
             return None
         # The buffered last event is in no file any more: emit it now.
@@ -183,5 +183,5 @@ class EventReader:
         if isinstance(error, FileNotFoundError):
             return  # renamed or deleted just now: the next full scan finds it
         self._troubles.report(tail.path, f"{tail.path} cannot be read, it is tried again: {error.strerror or error}")
-        if tail.named:
+        if tail.has_name:
             self._table.close(tail)

@@ -19,7 +19,7 @@ from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
 from flafka.sources.taildir.table import FileTable
-from flafka.sources.taildir.tail import Tail
+from flafka.sources.taildir.tail import Growth, Location, Tail
 from flafka.sources.taildir.watch import Watch
 from flafka.sources.troubles import FILE_METRICS, Troubles
 
@@ -304,7 +304,7 @@ class TaildirSource(Source[TaildirConfig]):
         if status is None:
             return None  # the next full scan finds the file
         if status.st_size <= tail.position:
-            tail.grown = False
+            tail.growth = Growth.NONE
         state = (status.st_size, status.st_mtime_ns)
         still = state == tail.seen
         final = still and tail.rotated and self._discovery.is_idle(tail, now)
@@ -331,7 +331,7 @@ class TaildirSource(Source[TaildirConfig]):
         for due in found:
             chain = chains[due.tail] = [due.tail]
             while due.until > due.tail.position and (earlier := chain[-1].predecessor) is not None:
-                if earlier.gone or earlier in chain:
+                if earlier.location is Location.FORGOTTEN or earlier in chain:
                     break
                 chain.append(earlier)
         succeeded = {tail for chain in chains.values() for tail in chain[1:]}
@@ -355,7 +355,7 @@ class TaildirSource(Source[TaildirConfig]):
         Return True if the file is postponed.
         """
         tail, earlier = due.tail, due.tail.predecessor
-        if earlier is None or earlier.gone or due.until <= tail.position:
+        if earlier is None or earlier.location is Location.FORGOTTEN or due.until <= tail.position:
             return False
         if not tail.sync:
             tail.sync = self._watch.sync()

@@ -18,7 +18,7 @@ from flafka.sources.taildir.cursors import Cursor, CursorStore, Mark
 from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
-from flafka.sources.taildir.tail import ChangedError, Key, Tail
+from flafka.sources.taildir.tail import ChangedError, Growth, Key, Location, Tail
 from flafka.sources.taildir.watch import Hints
 from flafka.sources.troubles import Troubles
 
@@ -90,8 +90,9 @@ class FileTable:
 
     def save(self, store: CursorStore, *, final: bool = False) -> None:
         """Save the outdated cursors. Raises OSError as `CursorStore.save` does; they stay outdated then."""
-        changed = [tail.cursor() for tail in self.unsaved if not tail.gone]
-        store.save(changed, [tail.id for tail in self.unsaved if tail.gone], final=final)
+        gone = {tail for tail in self.unsaved if tail.location is Location.FORGOTTEN}
+        changed = self.unsaved - gone
+        store.save([tail.cursor() for tail in changed], [tail.id for tail in gone], final=final)
         self.unsaved.clear()
 
     # --- tracking and forgetting
@@ -137,7 +138,7 @@ class FileTable:
         self._remove(tail)
         tail.device, tail.inode = key
         tail.seen = None
-        tail.named, tail.deleted = True, False
+        tail.location = Location.RENAMED
         if path != tail.path:
             self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
             tail.move(path)
@@ -153,16 +154,16 @@ class FileTable:
         read = tail.fd is not None
         tracked = self.is_tracked(tail)
         self.close(tail)
-        tail.gone = True
+        tail.location = Location.FORGOTTEN
         self.unsaved.add(tail)
         self._troubles.over(tail.path)
         self._remove(tail)
         self._paths.remove(tail)
-        if read or (tracked and tail.grown is False) or not (tail.inode or tail.grown):
+        if read or (tracked and tail.growth is Growth.NONE) or not (tail.inode or tail.growth is Growth.SEEN):
             return
         if self._groups.headers(tail.name) is None:
             return  # its group was taken out of the configuration
-        if tail.grown:
+        if tail.growth is Growth.SEEN:
             self._counters.missed.append(tail.path)
         self._log.warning(
             "%s was not found again: what was written to it after byte %d, if anything, is lost",
@@ -176,7 +177,7 @@ class FileTable:
             return
         tail.has_left = tail.unpacked or tail.path != tail.name
         other = self._latest.get(tail.name)
-        if other is None or other.gone or other is tail:
+        if other is None or other.location is Location.FORGOTTEN or other is tail:
             self._latest[tail.name] = tail
         elif tail.has_left and not other.has_left:
             # A file may be opened before inotify reports its predecessors: insert them before it.
@@ -226,9 +227,9 @@ class FileTable:
 
     def missing(self) -> list[Tail]:
         """Return files that are gone, and whose rotated copies can be identified by their content."""
-        unfound = (tail for tails in self._unfound.values() for tail in tails if not tail.inode or tail.deleted)
-        tracked = (tail for tail in self.by_key.values() if tail.fd is None and tail.deleted)
-        return [tail for tail in (*unfound, *tracked) if tail.provable and tail.mark is not None]
+        closed = itertools.chain(*self._unfound.values(), (t for t in self.by_key.values() if t.fd is None))
+        gone = (tail for tail in closed if tail.location is Location.DELETED or not tail.inode)
+        return [tail for tail in gone if tail.provable and tail.mark is not None]
 
     def warn_unproved(self, tail: Tail, path: str) -> None:
         """Log a warning where little proves that the file now has the name `path`.
@@ -291,7 +292,7 @@ class FileTable:
             former = tail.former(self.new_id())
             self._add_unfound(former)
             self.unsaved.add(former)
-            tail.grown = False  # `forget` reports lost data for the former state
+            tail.growth = Growth.NONE  # `forget` reports lost data for the former state
 
 
 class ClosedFiles:
@@ -314,16 +315,19 @@ class ClosedFiles:
 
         Such a file that is deleted before it is opened again has lost data, which `FileTable.forget` reports.
         """
-        self._written = {tail for tail in self._written if tail.grown and not tail.gone}
+        self._written = {
+            tail for tail in self._written if tail.growth is Growth.SEEN and tail.location is not Location.FORGOTTEN
+        }
         closed = self._by_path()
         for change in hints.changes:
             for tail in closed(change.path) if change.kind in (ARRIVED, CREATED) else ():
                 if change.key != (tail.device, tail.inode):
                     tail.replaced = True
-                    # Names and writes come from two inotify instances, in no common order.
-                    tail.grown = None if tail.grown else tail.grown
-        for tail in [tail for path in hints.grown for tail in closed(path) if not tail.grown]:
-            tail.grown = None if tail.replaced else True
+                    if tail.growth is Growth.SEEN:
+                        # Names and writes come from two inotify instances, in no common order.
+                        tail.growth = Growth.UNCERTAIN
+        for tail in [tail for path in hints.grown for tail in closed(path) if tail.growth is not Growth.SEEN]:
+            tail.growth = Growth.UNCERTAIN if tail.replaced else Growth.SEEN
             self._written.add(tail)
         for change in hints.changes:
             for tail in closed(change.path) if change.kind == DELETED else ():
@@ -350,7 +354,7 @@ class ClosedFiles:
         if not self._table.is_tracked(tail):
             return  # its path has another file already, or inotify reported nothing about it since the start
         was = Tail.of(msgspec.structs.replace(tail.cursor(), id=self._table.new_id(), proof=None))
-        was.grown, was.replaced = tail.grown, tail.replaced
+        was.growth, was.replaced = tail.growth, tail.replaced
         self._copied[0][was] = copy
 
     def report_copied(self) -> None:
@@ -360,8 +364,8 @@ class ClosedFiles:
         """
         copied, before = self._copied
         for tail, copy in before.items():
-            tail.gone = True
-            if tail.grown:
+            tail.location = Location.FORGOTTEN
+            if tail.growth is Growth.SEEN:
                 self._log.warning(
                     "%s was not found again, but its copy %s was: what was written to it after it was copied, if"
                     " anything, is lost",
@@ -408,7 +412,7 @@ class PathIndex:
             del self._tails[path]
             return
         if len(tails) > 1:
-            tails.sort(key=lambda tail: tail.named)
+            tails.sort(key=lambda tail: tail.has_name)
             for tail in tails[:-1]:
                 tail.replaced = True
         self._tails[path] = tails
@@ -501,10 +505,10 @@ class OpenFiles:
                 assert tail.fd is not None
                 status = os.fstat(tail.fd)
                 if bool(tail.held) or status.st_size > tail.position:
-                    if unread and status.st_nlink and tail.named:
+                    if unread and status.st_nlink and tail.has_name:
                         self.close(tail)
-                        tail.grown = True
-                elif status.st_nlink and tail.named:
+                        tail.growth = Growth.SEEN
+                elif status.st_nlink and tail.has_name:
                     self.close(tail)
                 elif not status.st_nlink:
                     self._forget(tail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import time
@@ -42,6 +43,31 @@ def key_of(path: str) -> Key | None:
 
 class ChangedError(Exception):
     """Content that was read is no longer in the file: it was truncated, or its inode was reused."""
+
+
+class Location(enum.Enum):
+    """Location of a tracked file, as of the latest scan."""
+
+    MATCHED = enum.auto()
+    """Under a name that matches a file group."""
+    RENAMED = enum.auto()
+    """Under a name that matches no file group."""
+    UNSEEN = enum.auto()
+    """Under no name that a scan has seen. The file may be new, or its file system not mounted."""
+    DELETED = enum.auto()
+    """No name leads to the file, though its directory is there."""
+    FORGOTTEN = enum.auto()
+    """No longer tracked."""
+
+
+class Growth(enum.Enum):
+    """Growth of a file since it was closed."""
+
+    NONE = enum.auto()
+    SEEN = enum.auto()
+    """Written to."""
+    UNCERTAIN = enum.auto()
+    """Written to, unless that was another file of the same name."""
 
 
 class Tail:
@@ -88,22 +114,14 @@ class Tail:
         """True if the file had nothing but NULs at the latest read."""
         self.holed = False
         """True if NULs at the beginning of the file were skipped."""
-        self.gone = False
-        """True if the file is no longer tracked."""
-        self.deleted = False
-        """True if no name leads to the file, though its directory is there. Flume's file leaves it out."""
-        self.grown: bool | None = False
-        """True if written to since it was closed; None where the write may be to another file of that name."""
+        self.location = Location.UNSEEN
+        self.growth = Growth.NONE
         self.replaced = False
         """True if another file took the path since this file was last seen there."""
         self.unpacked = False
         """True if `fd` is the uncompressed content of a compressed copy."""
         self.refused: set[tuple[int, int, int]] = set()
         """Inode, modification time and size of files that proved not to be copies of this file."""
-        self.named = False
-        """True if a known name leads to the file."""
-        self.matched = False
-        """True if that name matches a file group."""
         self.has_left: bool | None = None
         """True if the file was renamed away from the name of its log, as far as inotify reported in order.
 
@@ -149,7 +167,7 @@ class Tail:
             real=self.real,
             offset=self.position,
             proof=self.mark,
-            deleted=self.deleted,
+            deleted=self.location is Location.DELETED,
         )
 
     @property
@@ -163,9 +181,14 @@ class Tail:
         return self.position > 0 or (self.mark is not None and self.mark.length > 0)
 
     @property
+    def has_name(self) -> bool:
+        """True if a known name leads to the file."""
+        return self.location is Location.MATCHED or self.location is Location.RENAMED
+
+    @property
     def rotated(self) -> bool:
         """True if the writer has presumably switched to another file."""
-        return not self.named or self.path != self.name
+        return not self.has_name or self.path != self.name
 
     def move(self, path: str) -> None:
         """Set the path of the file after a rename."""
@@ -200,12 +223,13 @@ class Tail:
             self.position = self.mark.offset
         if self.mark is None or self.mark.offset != self.position or not self.mark.length:
             self.mark = Mark.at(fd, self.position)
-        self.fd, self.grown = fd, False
+        self.fd, self.growth = fd, Growth.NONE
 
     def former(self, id: int) -> Tail:
         """Return the former state of a truncated or replaced file: its offset, in a file yet to be found."""
         former = Tail(self.path, id=id, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
-        former.grown = self.grown if self.replaced else False  # a truncation counts as a write, too
+        if self.replaced:  # otherwise the write was the truncation
+            former.growth = self.growth
         return former
 
     def close(self) -> None:
@@ -348,7 +372,7 @@ class Tail:
 
     def restart(self) -> None:
         """Reset the offset to 0: the file was truncated while open, or its inode was reused."""
-        if self.fd is None or self.matched:
+        if self.fd is None or self.location is Location.MATCHED:
             self.name = self.path
         mark = Mark() if self.fd is None else Mark.at(self.fd, 0)
         self.position, self.mark, self.seen, self.held = 0, mark, None, b""

@@ -19,6 +19,7 @@ import pytest
 from flafka.agent.services.running import until
 from flafka.sources.taildir import TaildirSource
 from flafka.sources.taildir.names import Names
+from flafka.sources.taildir.tail import Location
 from tests.fixtures.processes import Forked
 from tests.sources.taildir_running import append, bodies, kill, positions, start
 from tests.sources.test_taildir_busy import files_lost, lost, reading
@@ -133,7 +134,9 @@ def test_a_change_of_names_costs_no_look_at_the_other_files(
 
     def told() -> bool:
         found.extend(bodies(source))
-        return len(found) == 3 and sum(tail.deleted for tail in source._table) == 4  # the probe is one
+        return (
+            len(found) == 3 and sum(tail.location is Location.DELETED for tail in source._table) == 4
+        )  # the probe is one
 
     until(told)
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flafka.sources.taildir.cursors import Mark
 from flafka.sources.taildir.table import PathIndex
-from flafka.sources.taildir.tail import Tail
+from flafka.sources.taildir.tail import Location, Tail
 from tests.fixtures.examples import examples
 
 PATHS = ("a", "b", "c")
@@ -29,12 +29,13 @@ def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
         if what == "drop":
             places.remove(tail)
         else:
-            tail.path, tail.real, tail.named, tail.replaced = path, real, named, False
+            tail.path, tail.real, tail.replaced = path, real, False
+            tail.location = Location.MATCHED if named else Location.UNSEEN
             places.put(tail)
             order.append(tail)
         for one in PATHS:
             there = [other for other in order if one in (other.path, other.real)]
-            present = max(there, key=lambda other: (other.named, order.index(other)), default=None)
+            present = max(there, key=lambda other: (other.has_name, order.index(other)), default=None)
             assert places.get(one) is present
             assert all(other.replaced for other in there if other is not present)
 

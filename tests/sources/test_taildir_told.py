@@ -10,6 +10,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.sources.taildir import TaildirSource
+from flafka.sources.taildir.tail import Location
 from tests.sources.taildir_running import append, bodies, positions
 from tests.sources.test_taildir_names import Begin, begin, news
 
@@ -52,7 +53,7 @@ def closed(source: TaildirSource) -> None:
 
     def look() -> bool:
         assert everywhere(source) == []
-        return all(tail.fd is None for tail in source._table if not tail.deleted)
+        return all(tail.fd is None for tail in source._table if tail.location is not Location.DELETED)
 
     until(look)
 

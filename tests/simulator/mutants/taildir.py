@@ -11,8 +11,8 @@ FILES = (
         "what is written under a name that another file had since may be that one's",
         TAILDIR,
         TABLE_PY,
-        "tail.grown = None if tail.replaced else True",
-        "tail.grown = True",
+        "tail.growth = Growth.UNCERTAIN if tail.replaced else Growth.SEEN",
+        "tail.growth = Growth.SEEN",
         f"{STORIES}::"
         "test_what_is_written_to_a_file_that_was_renamed_since_does_not_count_as_lost_with_the_one_before",
     ),
@@ -39,8 +39,8 @@ FILES = (
         "an open file is the same one whatever is in it",
         TAILDIR,
         "sources/taildir/reading.py",
-        "if tail.fd is None and not tail.matched:",
-        "if not tail.matched:",
+        "if tail.fd is None and tail.location is not Location.MATCHED:",
+        "if tail.location is not Location.MATCHED:",
         f"{STORIES}::test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read",
     ),
     Mutant(
