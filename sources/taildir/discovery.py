@@ -21,11 +21,10 @@ from flafka.plugins.shared.disk import write_at
 from flafka.sources.compressed import COMPRESSED, unpacked
 from flafka.sources.taildir.cursors import HEAD, TAIL
 from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.opener import ARRIVED
 from flafka.sources.taildir.table import ClosedFiles, FileTable
 from flafka.sources.taildir.tail import Growth, Key, Location, Tail, key_of, nothing_there
-from flafka.sources.taildir.watch import Change, Hints
+from flafka.sources.taildir.watcher import Change, FileCounters, Hints
 from flafka.sources.troubles import Troubles
 
 _PIECE = 1 << 20

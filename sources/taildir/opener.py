@@ -1,4 +1,4 @@
-"""Opener process: opens files as soon as inotify reports them. Started by `names.py`.
+"""Opener process: opens files as soon as inotify reports them. Started by `watcher.py`.
 
 Files may live for milliseconds. A thread of the agent would have to wait for the GIL, which a busy machine delays for
 longer than that. So this is a process of its own. It imports little, and only of the standard library, to start fast.

@@ -16,11 +16,10 @@ from flafka.sources.taildir.differences import TAILDIR
 from flafka.sources.taildir.discovery import Discovery
 from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
 from flafka.sources.taildir.table import FileTable
 from flafka.sources.taildir.tail import Growth, Location, Tail
-from flafka.sources.taildir.watch import Watch
+from flafka.sources.taildir.watcher import FileCounters, Watcher
 from flafka.sources.troubles import FILE_METRICS, Troubles
 
 _LEAST_BYTES = BATCH_BYTES // 8
@@ -115,14 +114,14 @@ class TaildirSource(Source[TaildirConfig]):
         for note in self._positions.notes:
             self.log.warning("%s", note)
         self._held.callback(self._table.close_all)
-        self._watch = Watch(
+        self._watcher = Watcher(
             self.log,
             inotify=config.inotify,
             wanted=self._discovery.tracked_name,
             held=self._table.is_open,
             most=self._table.max_waiting,
         )
-        self._held.callback(self._watch.close)
+        self._held.callback(self._watcher.close)
         self._reader = EventReader(config, self._table, self._troubles, self.metrics, self.log)
         self._pace = Pace()
         self._pause = 0.0
@@ -133,7 +132,7 @@ class TaildirSource(Source[TaildirConfig]):
         self._postponed: dict[Tail, float] = {}
         """New files that wait for their predecessors, each with the monotonic time of its deadline."""
         self._watch_directories()  # before the first scan, or files created in between would be missed
-        self._watch.settle()
+        self._watcher.settle()
         self._discovery.scan(skip_to_end=config.skip_to_end)
         try:
             # Commit before reading: after a crash, skipToEnd must not skip lines written since this start.
@@ -243,7 +242,7 @@ class TaildirSource(Source[TaildirConfig]):
     def _due(self) -> list[Due]:
         """Return the files to read, in the order of their modification times, but each after its predecessor."""
         now = time.monotonic()
-        hints = self._watch.take()
+        hints = self._watcher.take()
         tails: Mapping[Tail, os.stat_result | None]
         if hints.everywhere or now >= self._next_look:
             self._discovery.adopt(hints)
@@ -358,7 +357,7 @@ class TaildirSource(Source[TaildirConfig]):
         if earlier is None or earlier.location is Location.FORGOTTEN or due.until <= tail.position:
             return False
         if not tail.sync:
-            tail.sync = self._watch.sync()
+            tail.sync = self._watcher.sync()
         if now >= until or (tail.sync <= synced and earlier not in self._postponed):
             return False
         self._postponed[tail] = until
@@ -381,7 +380,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     def _watch_directories(self) -> None:
         for directory, patterns in self._discovery.directories.items():
-            if self._watch.add(directory, patterns):
+            if self._watcher.add(directory, patterns):
                 self._discovery.exclude_present([directory])
 
     def _tell_missed(self) -> None:
@@ -407,13 +406,13 @@ class TaildirSource(Source[TaildirConfig]):
         return now - tail.changed_at >= self.config.multiline_timeout / 1000
 
     def _wait(self) -> None:
-        until = min(self._next_look, self._next_glance) if self._watch.busy else self._next_look
+        until = min(self._next_look, self._next_glance) if self._watcher.busy else self._next_look
         if self._reader.holding:
             quiet = min(tail.changed_at for tail in self._reader.holding) + self.config.multiline_timeout / 1000
             until = min(until, quiet)
         until = min(until, *self._postponed.values(), until)
         while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            if self._watch.wait(min(left, STOPPING_SECONDS)):
+            if self._watcher.wait(min(left, STOPPING_SECONDS)):
                 # Linger, so that lines written one by one do not become batches of one event.
                 self.stopping.wait(self._pace.patience())
                 return

@@ -16,10 +16,9 @@ from flafka.plugins import Metrics
 from flafka.sources.descriptors import EXHAUSTED, exhausted, most_open
 from flafka.sources.taildir.cursors import Cursor, CursorStore, Mark
 from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.ledger import FileCounters
 from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
 from flafka.sources.taildir.tail import ChangedError, Growth, Key, Location, Tail
-from flafka.sources.taildir.watch import Hints
+from flafka.sources.taildir.watcher import FileCounters, Hints
 from flafka.sources.troubles import Troubles
 
 

@@ -64,7 +64,7 @@ def test_it_works_without_hints(
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     if why == "too many instances":
-        monkeypatch.setattr("flafka.sources.taildir.watch.InotifyFD", refused)
+        monkeypatch.setattr("flafka.sources.taildir.watcher.InotifyFD", refused)
     source = start(tmp_path, inotify=str(why != "not wanted"))
     assert [path for path in open_files(tmp_path) if "inotify" in path] == []
     assert caplog.text.count("files are checked periodically instead") == (why != "not wanted")

@@ -194,7 +194,7 @@ def test_files_that_come_and_go_while_the_channel_is_full_are_read(tmp_path: Pat
         def opened() -> None:
             """Or taken over already, by a source that is not held up yet: then it does not show."""
             inode, deadline = log.stat().st_ino, time.monotonic() + 2
-            while (log.stat().st_dev, inode) not in found.source._watch._opened and time.monotonic() < deadline:
+            while (log.stat().st_dev, inode) not in found.source._watcher._opened and time.monotonic() < deadline:
                 time.sleep(0.001)
 
         log.write_bytes(b"%08d\n" % 0)

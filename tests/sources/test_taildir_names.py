@@ -18,8 +18,8 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.sources.taildir import TaildirSource
-from flafka.sources.taildir.names import Names
 from flafka.sources.taildir.tail import Location
+from flafka.sources.taildir.watcher import NameWatcher
 from tests.fixtures.processes import Forked
 from tests.sources.taildir_running import append, bodies, kill, positions, start
 from tests.sources.test_taildir_busy import files_lost, lost, reading
@@ -29,7 +29,7 @@ Begin = Callable[..., TaildirSource]
 
 def opener(source: TaildirSource) -> subprocess.Popen[bytes]:
     """The process; it reads events once it has been started."""
-    names = source._watch._names
+    names = source._watcher._names
     assert names is not None
     until(lambda: names._process is not None)
     assert names._process is not None
@@ -40,15 +40,15 @@ def news(source: TaildirSource) -> None:
     """Wait until it has told of a file that comes now."""
     probe = Path(next(iter(source._discovery.directories)), "log.probe")
     probe.touch()
-    until(lambda: any(change.path == str(probe) for change in source._watch._changes))
+    until(lambda: any(change.path == str(probe) for change in source._watcher._changes))
     probe.unlink()
-    until(lambda: any(c.path == str(probe) and c.kind == "deleted" for c in source._watch._changes))
+    until(lambda: any(c.path == str(probe) and c.kind == "deleted" for c in source._watcher._changes))
 
 
 def opened(source: TaildirSource, path: Path) -> None:
     """Wait until that file is held open."""
     status = path.stat()
-    until(lambda: (status.st_dev, status.st_ino) in source._watch._opened)
+    until(lambda: (status.st_dev, status.st_ino) in source._watcher._opened)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_it_is_started_again_and_what_came_meanwhile_is_found(
     first = opener(source)
     first.kill()
     append(tmp_path / "logs" / "log.a", b"1\n")
-    until(lambda: source._watch._ended)
+    until(lambda: source._watcher._ended)
     assert bodies(source) == [b"1"]
     until(lambda: opener(source).pid != first.pid)
     news(source)
@@ -190,8 +190,8 @@ def test_a_process_that_ends_at_once_degrades_health_and_is_started_less_and_les
 ) -> None:
     broken = tmp_path / "opener.py"
     broken.write_text("raise ValueError('it cannot')")
-    monkeypatch.setattr("flafka.sources.taildir.names.opener.__file__", str(broken))
-    monkeypatch.setattr("flafka.sources.taildir.names._RESTART_SECONDS", 0.01)
+    monkeypatch.setattr("flafka.sources.taildir.watcher.opener.__file__", str(broken))
+    monkeypatch.setattr("flafka.sources.taildir.watcher._RESTART_SECONDS", 0.01)
     (tmp_path / "logs").mkdir()
     source = begin(tmp_path)
     append(tmp_path / "logs" / "log.a", b"1\n")
@@ -225,7 +225,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
         other.rename(name)
     append(logs / "log.late", b"1\n")
     os.kill(process.pid, signal.SIGCONT)
-    until(lambda: source._watch._overflow)
+    until(lambda: source._watcher._overflow)
     assert bodies(source) == [b"1"]
     assert source.metrics.get("WatchOverflowCount") == 1
     assert "more names changed than the kernel could report" in caplog.text
@@ -234,7 +234,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
 
 def watch_names(pid: Connection) -> None:
     """Until it is ended; tells which process it has started."""
-    names = Names(tell=print, overflow=print, ended=print, synced=lambda _: None)
+    names = NameWatcher(tell=print, overflow=print, ended=print, synced=lambda _: None)
     until(lambda: names._process is not None)
     assert names._process is not None
     pid.send(names._process.pid)
@@ -268,7 +268,7 @@ def test_hundreds_of_directories(begin: Begin, tmp_path: Path) -> None:
     source = begin(tmp_path, filegroups=" ".join(groups), **options)
     for group in groups:
         (tmp_path / "logs" / group / "log").write_bytes(group.encode() + b"\n")
-    until(lambda: len(source._watch._opened) >= min(300, source._table.max_waiting))
+    until(lambda: len(source._watcher._opened) >= min(300, source._table.max_waiting))
     for group in groups[:200]:
         (tmp_path / "logs" / group / "log").unlink()
     assert sorted(bodies(source)) == sorted(group.encode() for group in groups)

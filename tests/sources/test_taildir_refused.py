@@ -128,7 +128,9 @@ def test_a_limit_of_the_kernels_reports_is_named(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(
-        "flafka.sources.taildir.watch.Names" if number == errno.EMFILE else "flafka.sources.taildir.watch.Names.add",
+        "flafka.sources.taildir.watcher.NameWatcher"
+        if number == errno.EMFILE
+        else "flafka.sources.taildir.watcher.NameWatcher.add",
         refuse,
     )
     source = start(tmp_path)

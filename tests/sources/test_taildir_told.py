@@ -60,7 +60,7 @@ def closed(source: TaildirSource) -> None:
 
 def heard(source: TaildirSource, path: Path) -> None:
     """Wait until the kernel has told of that name, and look at what it told."""
-    until(lambda: any(change.path == str(path) for change in source._watch._changes))
+    until(lambda: any(change.path == str(path) for change in source._watcher._changes))
     assert bodies(source) == []
 
 

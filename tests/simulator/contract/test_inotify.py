@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flafka.sources.taildir.names import Named, Names
+from flafka.sources.taildir.watcher import NameEvent, NameWatcher
 from tests.simulator.files.disk import Disk
 from tests.simulator.files.inotify import MOST_QUEUED, NamesModel
 from tests.simulator.world import World
@@ -26,15 +26,15 @@ class Kernel:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
     def __init__(self, home: Path) -> None:
-        self.home, self.told = home, list[Named | str]()
+        self.home, self.told = home, list[NameEvent | str]()
         (home / "logs").mkdir()
         (home / "elsewhere").mkdir()
         self.names = self._watching(self.told.append, lambda: self.told.append("overflow"))
         self.names.add(str(home / "logs"), PATTERNS)
         self.names.wait()
 
-    def _watching(self, tell: Callable[[Named], None], overflow: Callable[[], None]) -> Any:
-        return Names(tell=tell, overflow=overflow, ended=self.told.append, synced=lambda _: None)
+    def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
+        return NameWatcher(tell=tell, overflow=overflow, ended=self.told.append, synced=lambda _: None)
 
     def create(self, path: Path) -> None:
         path.touch()
@@ -70,12 +70,12 @@ class Kernel:
     def sleep(self) -> None:
         time.sleep(0.02)
 
-    def until(self, *expected: Any) -> list[Named | str]:
+    def until(self, *expected: Any) -> list[NameEvent | str]:
         """What was told until that came, and nothing else after it."""
         end = self.home / "logs" / "1000000"
         self.create(end)  # a name that comes last
         deadline = time.monotonic() + 60
-        while not any(isinstance(one, Named) and one.path == str(end) for one in self.told):
+        while not any(isinstance(one, NameEvent) and one.path == str(end) for one in self.told):
             assert time.monotonic() < deadline, self.told[-5:]
             self.sleep()
         found = [one for one in self.told if isinstance(one, str) or one.path != str(end)]
@@ -97,7 +97,7 @@ class Model(Kernel):
         for name in ("create", "append", "rename", "unlink", "mkdir", "rmdir"):
             setattr(self, name, getattr(self.disk, name))
 
-    def _watching(self, tell: Callable[[Named], None], overflow: Callable[[], None]) -> Any:
+    def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
         return NamesModel(tell=tell, overflow=overflow, ended=self.told.append, synced=lambda _: None)
 
     @contextlib.contextmanager
@@ -122,7 +122,7 @@ def kernel(world: World | None, tmp_path: Path) -> Iterator[Callable[[], Kernel]
     for one in made if world is None else ():
         one.names.close()
     for named in (named for one in made for named in one.told):
-        if isinstance(named, Named) and named.fd is not None:
+        if isinstance(named, NameEvent) and named.fd is not None:
             os.close(named.fd)
 
 

@@ -20,7 +20,7 @@ from tests.simulator.files.disk import Disk, System, files_of
 from tests.simulator.processes import Process, Signal
 from tests.simulator.world import world
 
-TAILDIR = "cursors discovery groups reading source table tail watch"
+TAILDIR = "cursors discovery groups reading source table tail watcher"
 MODULES = ("flafka.plugins.shared.disk", *(f"flafka.sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000
@@ -29,7 +29,7 @@ SYNC = -2
 
 
 class NamesModel:
-    """`Names`: the kernel's queue, and the process that reads it, which runs the real code of it."""
+    """`NameWatcher`: the kernel's queue, and the process that reads it, which runs the real code of it."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class NamesModel:
             self.inbox.fire()
 
     def _receive(self) -> None:
-        from flafka.sources.taildir.names import Named
+        from flafka.sources.taildir.watcher import NameEvent
 
         while not self.closed:
             if not self.mail:
@@ -170,7 +170,7 @@ class NamesModel:
                 elif kind == "sync":
                     self._synced(cookie)
                 else:
-                    self._tell(Named(kind, path, cookie, (device, inode) if inode else None, fd))
+                    self._tell(NameEvent(kind, path, cookie, (device, inode) if inode else None, fd))
 
     def kill(self) -> None:
         """It dies, with what it holds; the agent starts it again."""
@@ -191,7 +191,7 @@ class NamesModel:
 
 
 class WritesModel:
-    """`_Writes`: says of writes, but not of each, unless files are closed soon.
+    """`WriteWatcher`: says of writes, but not of each, unless files are closed soon.
 
     That a closed file was written to, nothing else tells once it is gone.
     """
@@ -233,9 +233,9 @@ def patched() -> Iterator[None]:
         module = sys.modules[name]
         if "os" in vars(module):
             change(module, "os", system)
-    watch = sys.modules["flafka.sources.taildir.watch"]
-    change(watch, "Names", NamesModel)
-    change(watch, "_Writes", WritesModel)
+    watcher = sys.modules["flafka.sources.taildir.watcher"]
+    change(watcher, "NameWatcher", NamesModel)
+    change(watcher, "WriteWatcher", WritesModel)
     change(tail.Tail, "__hash__", lambda self: self.id)
     try:
         yield

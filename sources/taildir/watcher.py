@@ -1,0 +1,670 @@
+"""Watcher: changes in directories by inotify, with descriptors of new files from the opener process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from watchdog.observers.inotify_c import (
+    CallbackId,
+    InotifyConstants,
+    InotifyEvent,
+    InotifyFD,
+    Mask,
+    WatchCallback,
+    WatchDescriptor,
+    inotify_add_watch,
+    inotify_init,
+    inotify_rm_watch,
+)
+
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.sources.taildir import opener
+from flafka.sources.taildir.opener import ARRIVED, CREATED, LEFT
+from flafka.sources.taildir.tail import Key
+
+_NAMES = Mask(
+    InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR
+)
+_RESTART_SECONDS = 1.0
+"""Minimum time between two starts of the opener process. It doubles while the process keeps ending."""
+_MAX_RESTART_SECONDS = 60.0
+"""Maximum time between two starts of the opener process."""
+_START_SECONDS = 5.0
+"""Time limit for the start of the opener process, even on a busy machine."""
+_TEXT_BYTES = 1 << 15
+"""Size from which a message is full, in bytes of JSON."""
+_WRITES = Mask(InotifyConstants.IN_MODIFY | InotifyConstants.IN_ONLYDIR)
+_BUSY_EVENTS = 256
+"""Number of writes between two calls of `take` from which polling is cheaper than inotify."""
+_BUSY_SECONDS = 1.0
+_MAX_CHANGES = 1 << 16
+"""Maximum number of changes of names that wait for `take`.
+
+Further ones are dropped, and reported as an overflow, as of the kernel's own queue.
+"""
+_MAX_MOVES = 1024
+"""Maximum number of renames whose second half is awaited."""
+
+
+@dataclass(slots=True)
+class OpenDescriptor:
+    """Descriptor of a file that was opened as soon as inotify reported it."""
+
+    fd: int | None
+
+    def take(self) -> int | None:
+        """Return the descriptor to the first caller, which owns it from then on; None to later callers."""
+        fd, self.fd = self.fd, None
+        return fd
+
+
+class Change(NamedTuple):
+    """Change of one name, in the kernel's order."""
+
+    kind: str
+    """Kind of the event, as in `opener`."""
+    path: str
+    name: str
+    """Name under which the file is tracked: `path`, or its name before a rename."""
+    cookie: int = 0
+    key: Key | None = None
+    """Device and inode of the file found at `path`; None where there was none.
+
+    The lookup follows the event, so the file may be a later one.
+    """
+    opened: OpenDescriptor | None = None
+
+
+class Hints(NamedTuple):
+    """Changes since the previous call of `take`."""
+
+    grown: set[str]
+    """Paths of files that were written to."""
+    changes: list[Change]
+    """Changes of names, in the kernel's order."""
+    everywhere: bool
+    """True if a full scan is needed."""
+    busy: bool
+    """True if writes are not watched now, so any file may have grown."""
+    overflow: bool
+    """True if changes of names were dropped."""
+    synced: int
+    """Number of the latest `Watcher.sync` that is answered; changes before it are in `changes`."""
+    ended: str
+    """Reason for a restart of the opener process, empty where it did not restart.
+
+    A restart may lose events.
+    """
+
+
+class Watcher:
+    """Two inotify instances: one for names, always active, and one for writes, paused while many come.
+
+    A separate process (`NameWatcher`) opens created and renamed files at once: an open file can be read after it was
+    renamed and deleted. Writes come from watchdog's inotify instance itself, as its observer delays events by up to
+    0.5 s.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        inotify: bool,
+        wanted: Callable[[str], str | None],
+        held: Callable[[Key], bool],
+        most: int,
+    ) -> None:
+        """Start without watches. Where inotify is unavailable, log a warning and report nothing.
+
+        `wanted` returns the name under which the file of a path is tracked, `held` True if a file is open already.
+        The threads of the watcher call both. At most `most` files are held open until `take`.
+        """
+        self._log = log
+        self._wanted, self._held, self._most = wanted, held, most
+        self._told = False
+        self._lock = threading.Lock()
+        self._hinted = threading.Event()
+        self._changes: list[Change] = []
+        self._opened: dict[Key, OpenDescriptor] = {}
+        self._overflow = False
+        self._ended = ""
+        self._requested = self._synced = 0
+        """Number of the latest request of `sync`, and of the latest that is answered."""
+        self._leaving: dict[int, str] = {}
+        """Names of files by inotify cookie, for renames whose second half is not reported yet."""
+        self._moved: dict[str, str] = {}
+        """Names of renamed files by their new, untracked paths."""
+        self._grown: set[str] = set()
+        self._count = 0
+        self._busy_until = 0.0
+        """Monotonic time until which writes are not watched; 0 while they are watched."""
+        self._names: NameWatcher | None = None
+        self._writes: WriteWatcher | None = None
+        if not inotify:
+            return
+        try:
+            self._names = NameWatcher(
+                tell=self._on_name, overflow=self._on_overflow, ended=self._on_end, synced=self._on_sync
+            )
+            self._writes = WriteWatcher(self._on_write, self._hinted.set)
+        except OSError as e:
+            self.close()
+            log.warning(
+                "the kernel cannot report changes (%s): files are checked periodically instead", _explained(e)
+            )
+
+    def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
+        """Watch a directory, if it exists; return True if its names were not watched before. Idempotent.
+
+        A repeated call costs two system calls. New files whose names match one of the patterns are opened, or all
+        files where `patterns` is None. Errors are logged once.
+        """
+        if self._names is None or self._writes is None:
+            return False
+        new = False
+        try:
+            new = self._names.add(directory, patterns)
+            with self._lock:
+                if not self.busy:
+                    self._writes.add(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as e:
+            if not self._told:
+                self._told = True
+                self._log.warning(
+                    "%s cannot be watched (%s): its files are checked periodically instead", directory, _explained(e)
+                )
+        return new
+
+    def settle(self) -> None:
+        """Block until the opener process is ready, at most 5 s."""
+        if self._names is not None:
+            self._names.wait()
+
+    def sync(self) -> int:
+        """Request all changes that the kernel has queued by now; return the number for `Hints.synced`.
+
+        Without inotify, the request counts as answered at once.
+        """
+        with self._lock:
+            self._requested += 1
+            number = self._requested
+        if self._names is None or not self._names.sync(number):
+            self._on_sync(number)
+        return number
+
+    @property
+    def busy(self) -> bool:
+        """True if writes are not watched now."""
+        return self._busy_until > 0
+
+    def wait(self, timeout: float) -> bool:
+        """Block until there are hints, or `timeout` seconds have passed; return True if there are hints."""
+        return self._hinted.wait(timeout)
+
+    def take(self) -> Hints:
+        """Return and clear all hints. The caller owns the descriptors in them."""
+        with self._lock:
+            self._hinted.clear()
+            grown, self._grown = self._grown, set()
+            changes, self._changes = self._changes, []
+            self._opened = {}
+            overflow, self._overflow = self._overflow, False
+            ended, self._ended = self._ended, ""
+            synced = self._synced
+            self._count = 0
+            everywhere = overflow or bool(ended)
+            if self.busy and time.monotonic() >= self._busy_until:
+                self._busy_until = 0.0
+                everywhere = True
+            busy = self.busy
+        return Hints(grown, changes, everywhere, busy, overflow, synced, ended)
+
+    def close(self) -> None:
+        """Stop watching, and close the descriptors that were not taken. Blocks until the threads have ended."""
+        for instance in (self._names, self._writes):
+            if instance is not None:
+                instance.close()
+        self._names = self._writes = None
+        for change in self.take().changes:
+            if change.opened is not None and (fd := change.opened.take()) is not None:
+                os.close(fd)
+
+    # --- on the threads of the watcher
+
+    def _on_write(self, path: str) -> None:
+        with self._lock:
+            self._grown.add(path)
+            self._count += 1
+            if self._count > _BUSY_EVENTS and not self.busy and self._writes is not None:
+                self._writes.clear()
+                self._busy_until = time.monotonic() + _BUSY_SECONDS
+        self._hinted.set()
+
+    def _on_overflow(self) -> None:
+        with self._lock:
+            self._overflow = True
+        self._forget_moves()
+
+    def _on_end(self, reason: str) -> None:
+        with self._lock:
+            self._ended = reason
+            self._synced = self._requested
+        self._forget_moves()
+
+    def _on_sync(self, number: int) -> None:
+        with self._lock:
+            self._synced = max(self._synced, number)
+        self._hinted.set()
+
+    def _forget_moves(self) -> None:
+        self._leaving.clear()
+        self._moved.clear()
+        self._hinted.set()
+
+    def _on_name(self, event: NameEvent) -> None:
+        path = event.path
+        name = self._wanted(path)
+        own = name is not None
+        name = name or self._moved.pop(path, None)
+        if event.kind == LEFT:
+            if name is not None:
+                self._leaving[event.cookie] = name
+                if len(self._leaving) > _MAX_MOVES:  # files moved to unwatched directories have no second event
+                    del self._leaving[next(iter(self._leaving))]
+        elif event.kind == ARRIVED:
+            name = self._leaving.pop(event.cookie, name if own else None)
+            if name is not None and not own:
+                self._moved[path] = name
+        elif event.kind == CREATED and not own:
+            name = None
+        if name is None:
+            if event.fd is not None:
+                os.close(event.fd)
+            return
+        self._note(Change(event.kind, path, name, event.cookie, event.key, self._keep(event)))
+
+    def _keep(self, event: NameEvent) -> OpenDescriptor | None:
+        """Keep the descriptor of an event, unless the file is open already or too many files are."""
+        key, fd = event.key, event.fd
+        if key is None or fd is None:
+            return None
+        with self._lock:
+            if len(self._opened) < self._most and key not in self._opened and not self._held(key):
+                self._opened[key] = OpenDescriptor(fd)
+                return self._opened[key]
+        os.close(fd)
+        return None
+
+    def _note(self, change: Change) -> None:
+        with self._lock:
+            if len(self._changes) < _MAX_CHANGES:
+                self._changes.append(change)
+            else:
+                self._overflow = True
+                if change.opened is not None and (fd := change.opened.take()) is not None:
+                    os.close(fd)
+        self._hinted.set()
+
+
+class NameEvent(NamedTuple):
+    """Event of one name."""
+
+    kind: str
+    path: str
+    cookie: int
+    key: Key | None
+    """Device and inode of the file found under the path; None where there was none.
+
+    The lookup follows the event, so the file may be a later one.
+    """
+    fd: int | None
+    """Open descriptor of the file, or None. The callback owns and closes it."""
+
+
+class NameWatcher:
+    """Inotify instance for names, and the opener process that reads it and opens the files.
+
+    The instance belongs to the agent's process: events wait in the kernel's queue while the opener starts or
+    restarts.
+    """
+
+    def __init__(
+        self,
+        *,
+        tell: Callable[[NameEvent], None],
+        overflow: Callable[[], None],
+        ended: Callable[[str], None],
+        synced: Callable[[int], None],
+    ) -> None:
+        """Start the opener process, without watches. Raises OSError where inotify is unavailable.
+
+        `tell` is called in the order of the kernel's events, and `overflow` where the kernel dropped some. `ended` is
+        called with the reason when the opener process ended or could not start. Events may be lost then, and the
+        process is restarted. `synced` answers `sync`. All callbacks run on the thread of this object.
+        """
+        self._tell, self._overflow, self._ended, self._synced = tell, overflow, ended, synced
+        self._lock = threading.Lock()
+        self._watched: dict[str, tuple[WatchDescriptor, list[str] | None]] = {}
+        """Watches by directory, with the patterns of new files' names."""
+        self._untold: set[WatchDescriptor] = set()
+        """Watches that were not sent to the opener process yet."""
+        self._channel: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = threading.Event()
+        self._ready = threading.Event()
+        self._inotify = inotify_init()
+        if self._inotify == -1:
+            raise _error()
+        os.set_inheritable(self._inotify, False)
+        os.set_blocking(self._inotify, False)
+        self._thread = threading.Thread(target=self._run, name="taildir-names", daemon=True)
+        self._thread.start()
+
+    def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
+        """Watch a directory; return True if it was not watched before. Idempotent.
+
+        The opener process opens new files whose names match one of `patterns`, or all where it is None. Raises
+        OSError.
+        """
+        with self._lock:
+            watch = inotify_add_watch(self._inotify, os.fsencode(directory), _NAMES)
+            if watch == -1:
+                raise _error()
+            known = self._watched.get(directory)
+            new = known is None or known[0] != watch
+            if new:
+                self._watched[directory] = watch, None if patterns is None else list(patterns)
+                self._untold.add(watch)
+                if known is not None:  # the directory was replaced by another one
+                    self._untold.add(known[0])
+                    if all(other != known[0] for other, _ in self._watched.values()):
+                        inotify_rm_watch(self._inotify, known[0])
+            self._tell_watches()
+        return new
+
+    def sync(self, number: int) -> bool:
+        """Request a call of `synced` with `number` after all events that the kernel has queued by now.
+
+        Return False where the opener process cannot be reached at present.
+        """
+        with self._lock:
+            try:
+                if self._channel is not None:
+                    self._channel.send(json.dumps([[opener.SYNC, number]]).encode(), socket.MSG_DONTWAIT)
+                    return True
+            except OSError:
+                pass
+        return False
+
+    def wait(self) -> None:
+        """Block until the opener process is ready, at most `_START_SECONDS`."""
+        self._ready.wait(_START_SECONDS)
+
+    def close(self) -> None:
+        """Stop the opener process and the thread. Blocks until both have ended."""
+        self._closing.set()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        os.close(self._inotify)
+
+    def _tell_watches(self) -> None:
+        """Send new watches to the opener process; `_receive` sends the rest once its socket has room."""
+        by_watch: dict[WatchDescriptor, dict[str, list[str] | None]] = {watch: {} for watch in self._untold}
+        for directory, (watch, patterns) in self._watched.items() if self._untold else ():
+            if watch in by_watch:
+                by_watch[watch][directory] = patterns
+        while by_watch and self._channel is not None:
+            some, size = [], 0
+            while by_watch and size < _TEXT_BYTES:
+                some.append(by_watch.popitem())
+                size += len(json.dumps(some[-1]))
+            try:
+                self._channel.send(json.dumps(some).encode(), socket.MSG_DONTWAIT)
+            except OSError:
+                return
+            self._untold.difference_update(watch for watch, _ in some)
+
+    # --- on the thread
+
+    def _run(self) -> None:
+        pause = _RESTART_SECONDS
+        while not self._closing.is_set():
+            began = time.monotonic()
+            try:
+                self._start()
+                ended = self._receive()
+            except ANY_FAILURE as e:
+                ended = f"{type(e).__name__}: {e}"
+            if not self._closing.is_set():
+                self._ready.set()
+                self._ended(ended)
+            lived = time.monotonic() - began
+            self._closing.wait(pause - lived)
+            pause = _RESTART_SECONDS if lived > _MAX_RESTART_SECONDS else min(2 * pause, _MAX_RESTART_SECONDS)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                return
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    self._process = subprocess.Popen(
+                        # Isolated and without site packages, so that the process starts fast.
+                        [sys.executable, "-I", "-S", opener.__file__, str(self._inotify), str(theirs.fileno())],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.PIPE,
+                        cwd="/",
+                        start_new_session=True,  # with autogroup scheduling, sched(7), it runs sooner
+                        pass_fds=(self._inotify, theirs.fileno()),
+                    )
+                except BaseException:
+                    ours.close()
+                    raise
+            self._channel = ours
+            self._untold = {watch for watch, _ in self._watched.values()}
+            self._tell_watches()
+
+    def _receive(self) -> str:
+        """Pass on the messages of the opener process until it ends; return the reason."""
+        channel, process = self._channel, self._process
+        if channel is None or process is None:
+            return ""
+        try:
+            while True:
+                data, files, _, _ = socket.recv_fds(
+                    channel, opener.MESSAGE_BYTES, opener.MOST_FILES, socket.MSG_CMSG_CLOEXEC
+                )
+                if not data:
+                    break
+                if self._untold:
+                    with self._lock:
+                        self._tell_watches()
+                else:
+                    self._ready.set()
+                for event in _decoded(data, iter(files)):
+                    if event.kind == opener.OVERFLOW:
+                        self._overflow()
+                    elif event.kind == opener.SYNC:
+                        self._synced(event.cookie)
+                    else:
+                        self._tell(event)
+        except ConnectionError:
+            pass
+        finally:
+            with self._lock:
+                self._channel = self._process = None
+            channel.close()
+            with suppress(OSError):
+                process.kill()
+            _, complaint = process.communicate()
+        reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        return reason or f"exit code {process.returncode}"
+
+
+@dataclass(eq=False)
+class _Directory(WatchCallback):
+    """Watched directory."""
+
+    path: str
+    identity: Key
+    tell: Callable[[str], None]
+    overflow: Callable[[], None]
+    gone: bool = False
+
+    def on_event(self, event: InotifyEvent) -> None:
+        """Report a write to a file in the directory."""
+        if event.name and not event.is_directory:
+            self.tell(os.path.join(self.path, os.fsdecode(event.name)))
+
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
+        """Mark the directory as gone; the next full scan watches the one that replaces it."""
+        self.gone = True
+
+    def on_queue_overflow(self) -> None:
+        """Report that the kernel dropped events."""
+        self.overflow()
+
+
+class WriteWatcher:
+    """Inotify instance of watchdog with its thread, and the directories that it watches."""
+
+    def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:
+        self._tell, self._overflow = tell, overflow
+        self._watched: dict[str, tuple[WatchDescriptor, _Directory]] = {}
+        self._inotify = InotifyFD()
+        self._inotify.start()
+
+    def add(self, directory: str) -> None:
+        """Watch a directory. Idempotent. Raises OSError."""
+        status = os.stat(directory)
+        identity = (status.st_dev, status.st_ino)
+        if directory in self._watched:
+            known = self._watched[directory][1]
+            if known.identity == identity and not known.gone:
+                return
+            self._remove(directory)  # the directory was replaced by another one
+        callback = _Directory(directory, identity, self._tell, self._overflow)
+        wd = self._inotify.add_callback(os.fsencode(directory), _WRITES, callback, CallbackId(id(callback)))
+        if wd == -1:  # watchdog raises for every error but EACCES
+            raise PermissionError("Permission denied")
+        self._watched[directory] = wd, callback
+
+    def clear(self) -> None:
+        """Remove all watches."""
+        for directory in list(self._watched):
+            self._remove(directory)
+
+    def _remove(self, directory: str) -> None:
+        wd, callback = self._watched.pop(directory)
+        with suppress(OSError):
+            self._inotify.remove_callbacks([(wd, CallbackId(id(callback)))])
+
+    def close(self) -> None:
+        """Stop the inotify instance. Blocks until its thread has ended."""
+        self._inotify.stop()
+        self._inotify.join()
+
+
+class FileCounters:
+    """Counters of files that were created, as inotify reports, and of files that were opened.
+
+    A file opened under a name may be a later one than inotify reported. So only the totals are compared, which agree
+    once all events are handled. A scan may find files before inotify reports them: for a while, more files seem to be
+    opened than were created.
+    """
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+        """One name for each missed file. The caller that reports the list clears it."""
+        self._came = self._opened = self._told = 0
+        self._before = 0
+        """Difference of the two counters at the previous full scan."""
+        self._name = ""
+        self._away: dict[int, None] = {}
+        """Inotify cookies of renames whose second half is not reported yet."""
+        self._excused: set[Key] = set()
+        """Files that were there before their directory was watched."""
+
+    def note(self, change: Change, *, again: bool) -> None:
+        """Count the change of a name; `again` says that the name is another link to a tracked file."""
+        if change.kind == LEFT:
+            self._away[change.cookie] = None
+            if len(self._away) > _MAX_MOVES:
+                del self._away[next(iter(self._away))]
+        elif change.kind == CREATED or (change.kind == ARRIVED and change.cookie not in self._away):
+            if not again:
+                self._came += 1
+                self._name = change.name
+        elif change.kind == ARRIVED:
+            del self._away[change.cookie]
+
+    def opened(self, key: Key) -> None:
+        """Count the opening of a file that is tracked from now on."""
+        if key in self._excused:
+            self._excused.remove(key)
+        else:
+            self._opened += 1
+
+    def excuse(self, keys: Iterable[Key]) -> None:
+        """Exclude files from the counters: they were there before their directory was watched."""
+        self._excused.update(keys)
+
+    def settle(self) -> None:
+        """Compare the counters after a full scan, and list missed files.
+
+        A file counts as missed if it was missing at the previous full scan, too.
+        """
+        difference = self._came - self._opened
+        missed = min(difference, self._before) - self._told
+        if missed > 0:
+            self.missed += [self._name] * missed
+            self._told += missed
+        self._before = difference
+
+    def reset(self) -> None:
+        """Reset the counters, after inotify dropped events or the opener process ended."""
+        self._came = self._opened = self._told = self._before = 0
+        self._away.clear()
+        self._excused.clear()
+
+
+def _decoded(data: bytes, files: Iterator[int]) -> Iterator[NameEvent]:
+    for kind, path, cookie, device, inode, opened in json.loads(data):
+        # The kernel passes fewer descriptors where this process is out of them (unix(7), SCM_RIGHTS).
+        yield NameEvent(kind, path, cookie, (device, inode) if inode else None, next(files, None) if opened else None)
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def _explained(error: OSError) -> str:
+    """Return the text of an inotify error, with the kernel limit to raise if one is exhausted."""
+    if error.errno == errno.ENOSPC:
+        return "too many directories are watched on this host: raise fs.inotify.max_user_watches with sysctl"
+    if error.errno == errno.EMFILE:
+        return (
+            "this user has too many inotify instances, or this process too many open files: raise "
+            "fs.inotify.max_user_instances with sysctl, or LimitNOFILE of the service (ulimit -n)"
+        )
+    return error.strerror or str(error)
