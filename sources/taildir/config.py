@@ -12,8 +12,8 @@ from flafka.plugins import MAX_HEADER_COLUMNS, Config, Problem, agreement, optio
 from flafka.plugins.shared.javaregex import NotLinear
 from flafka.plugins.shared.regex import Regex
 from flafka.sources.filenames import shell_directory, shell_pattern
+from flafka.sources.taildir.events import Multiline
 from flafka.sources.taildir.groups import FileGroup
-from flafka.sources.taildir.multiline import Multiline
 from flafka.sources.taildir.tail import MAX_LINE
 
 NO_LIMIT = 2**63 - 1

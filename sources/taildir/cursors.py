@@ -201,7 +201,7 @@ class PositionFile(CursorStore):
         self._journal_path = path.with_name(path.name + ".journal")
         self._lock: int | None = None
         self._journal: int | None = None
-        self._size = self._most = 0
+        self._size = self._max_size = 0
         """Size of the journal in bytes, and the size from which it is rewritten."""
         self._wrote = _Wrote("", "")
         """Fingerprints of the position file that count if this process ends now."""
@@ -260,7 +260,7 @@ class PositionFile(CursorStore):
             # Flume leaves an empty file where nothing matches. The json module accepts names that are not UTF-8.
             positions = msgspec.convert(json.loads(data), list[_Position]) if data.strip() else []
         except (ValueError, RecursionError) as e:
-            raise _senseless(self.path, str(e)) from e
+            raise _invalid(self.path, str(e)) from e
         if _digest(data) in (self._wrote.old, self._wrote.new):
             self._wrote.old = _digest(data)
             return [entry.cursor() for entry in entries]
@@ -270,25 +270,25 @@ class PositionFile(CursorStore):
             )
         known = {(entry.inode, entry.file): entry for entry in entries}
         cursors = []
-        for number, found in enumerate(positions, 1):  # the first save replaces the journal with its IDs
-            entry = known.get((found.inode, found.file))
-            if entry and found.pos > entry.pos:
+        for number, position in enumerate(positions, 1):  # the first save replaces the journal with its IDs
+            entry = known.get((position.inode, position.file))
+            if entry and position.pos > entry.pos:
                 self.notes.append(
-                    f"{found.file} is read from byte {found.pos} on, as {self.path} says, if a line ends there: bytes"
-                    f" {entry.pos} to {found.pos} were not read here"
+                    f"{position.file} is read from byte {position.pos} on, as {self.path} says, if a line ends there:"
+                    f" bytes {entry.pos} to {position.pos} were not read here"
                 )
-            offset = max(0, found.pos)
+            offset = max(0, position.pos)
             proof = entry.mark if entry else None
             if offset and proof is not None and not proof.length:
                 proof = None  # a fingerprint of an empty file proves nothing about data that Flume read since
             cursors.append(
                 Cursor(
                     id=number,
-                    inode=found.inode,
+                    inode=position.inode,
                     device=entry.device if entry else None,
-                    path=found.file,
-                    name=(entry and entry.name) or found.file,
-                    real=(entry and entry.real) or found.file,
+                    path=position.file,
+                    name=(entry and entry.name) or position.file,
+                    real=(entry and entry.real) or position.file,
                     offset=offset,
                     proof=proof,
                 )
@@ -307,24 +307,24 @@ class PositionFile(CursorStore):
         if header != _HEADER:
             if other := _ANY_HEADER.fullmatch(header):
                 raise self._of_version(int(other[1]))
-            raise _senseless(self._journal_path, "it does not begin as one")
+            raise _invalid(self._journal_path, "it does not begin as one")
         entries: dict[int, _Entry] = {}
         damaged, last = False, 0
         for line in lines:
             try:
-                number, found = _decoded(line)
+                number, entry = _decoded(line)
             except ValueError:
                 damaged = True
                 continue
             damaged = damaged or number != last + 1
             last = number
-            match found:
+            match entry:
                 case _Entry():
-                    entries[found.id] = found
+                    entries[entry.id] = entry
                 case _Gone():
-                    entries.pop(found.id, None)
+                    entries.pop(entry.id, None)
                 case _Wrote():
-                    self._wrote = found
+                    self._wrote = entry
         if damaged:
             self.notes.append(
                 f"{self._journal_path}: lines are damaged or missing. They are skipped; what they said was stored may"
@@ -363,7 +363,7 @@ class PositionFile(CursorStore):
             self._behind, self._written_at = False, now
 
     def _append(self, lines: Iterable[_Line]) -> None:
-        if self._journal is None or self._size > self._most or not _is(self._journal, self._journal_path):
+        if self._journal is None or self._size > self._max_size or not _is(self._journal, self._journal_path):
             self._rewrite()
             return
         data, number = _encoded(lines, self._number)
@@ -377,7 +377,7 @@ class PositionFile(CursorStore):
             self._take_directory()
         self._journal = replace(self._journal_path, data)
         self._size = len(data)
-        self._most = _SMALL + 3 * self._size
+        self._max_size = _SMALL + 3 * self._size
 
     def problems(self) -> Iterator[str]:
         """Yield every reason why the position file cannot be opened. Without side effects."""
@@ -386,9 +386,9 @@ class PositionFile(CursorStore):
         except FlafkaError as e:
             yield str(e)
         directory = existing(self.path.parent)
-        for place in (self.path, directory):
-            if place.exists() and not os.access(place, os.W_OK, effective_ids=True):
-                yield self.unwritable(PermissionError(f"{place} is not writable"))
+        for path in (self.path, directory):
+            if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
+                yield self.unwritable(PermissionError(f"{path} is not writable"))
         if not directory.is_dir():
             yield self.unwritable(NotADirectoryError(f"{directory} is not a directory"))
 
@@ -422,11 +422,11 @@ def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
     return b"".join(encoded), number
 
 
-def _json(found: _Line | list[_Position]) -> bytes:
+def _json(content: _Line | list[_Position]) -> bytes:
     try:
-        return msgspec.json.encode(found)
+        return msgspec.json.encode(content)
     except UnicodeEncodeError:  # the name is not UTF-8: json accepts it, ten times as slowly
-        return json.dumps(msgspec.to_builtins(found), separators=(",", ":")).encode()
+        return json.dumps(msgspec.to_builtins(content), separators=(",", ":")).encode()
 
 
 def _decoded(line: bytes) -> tuple[int, _Line]:
@@ -455,7 +455,7 @@ def _is_wiped(data: bytes) -> bool:
     return bool(data) and not data.strip(b"\0")
 
 
-def _senseless(path: Path, reason: str) -> FlafkaError:
+def _invalid(path: Path, reason: str) -> FlafkaError:
     return FlafkaError(
         f"{path} does not hold positions of files: {reason}. "
         "Repair it, or remove it to read every file from its start"

@@ -219,7 +219,7 @@ class Discovery:
                 if is_link:
                     tail.move(path)
                 if skip_to_end and status.st_size:
-                    tail.position, tail.mark = status.st_size, None
+                    tail.offset, tail.proof = status.st_size, None
             self._counters.opened(key)
             self._track(key, tail, scan, fd)
         self._mark_matched(tail, status, scan)
@@ -315,7 +315,7 @@ class Discovery:
         if copy.unpacked is None:
             self._table.relocate(tail, copy.key, copy.path)
         else:
-            self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.position)
+            self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.offset)
             tail.unpacked = True
             self._table.relocate(tail, copy.key, tail.path)
             tail.location = Location.DELETED
@@ -330,14 +330,14 @@ class Discovery:
         """
         for directory in directories:
             with suppress(OSError):
-                self._counters.excuse(key for key in _paths_by_key(directory) if key not in self._table.by_key)
+                self._counters.exclude(key for key in _paths_by_key(directory) if key not in self._table.by_key)
 
     def adopt(self, hints: Hints) -> set[Tail]:
         """Track the files that the watcher opened; return those that are new. The caller must scan afterwards."""
         scan = Scan()
         self.closed.note(hints)
         for change in hints.changes:
-            self._counters.note(change, again=self._is_link(change))
+            self._counters.note(change, is_link=self._is_link(change))
             if change.kind == ARRIVED and (tail := self._table.by_key.get(change.key or (0, 0))) is not None:
                 tail.has_left = change.path != tail.name
             self._adopt(change, scan)
@@ -463,7 +463,7 @@ class Discovery:
                 is_deleted = tail.location is Location.DELETED
                 if is_deleted or not tail.inode or not self._may_be_in(self._groups.directories, tail):
                     gone.append(tail)
-            elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
+            elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.offset:
                 # Pending inotify events may report growth, or a rename before the deletion: wait for one more scan.
                 (gone if tail in self.closed.away else away).append(tail)
         self.closed.away = away
@@ -558,27 +558,27 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
     left out, except those that prove the identity of the file. None where the copy is of another file, is incomplete,
     or `stopping` is set. Raises OSError where `directory` cannot hold the content.
     """
-    mark = tail.mark
-    assert mark is not None
+    proof = tail.proof
+    assert proof is not None
     with os.fdopen(fd, "rb", closefd=False) as packed, tempfile.TemporaryFile(dir=directory) as out:
         packed.seek(0)
         stream = unpacked(packed)
         offset, proved = 0, False
-        first, last = sorted((mark.offset, tail.position))
+        first, last = sorted((proof.offset, tail.offset))
         while not stopping.is_set():
             try:
                 data = stream.read(_PIECE if offset else HEAD)
             except (OSError, EOFError, zlib.error, lzma.LZMAError):
                 return None
             if not offset:
-                if not mark.begins(data):
+                if not proof.begins(data):
                     return None
                 write_at(out.fileno(), data, 0)
             elif offset + len(data) > first - TAIL:
                 write_at(out.fileno(), data, offset)
             offset += len(data)
             if not proved and offset >= last:
-                if not mark.holds(out.fileno()):
+                if not proof.holds(out.fileno()):
                     return None
                 proved = True
             if not data:

@@ -30,7 +30,7 @@ CREATED, LEFT, ARRIVED, DELETED, OVERFLOW = "created", "left", "arrived", "delet
 """
 SYNC = "sync"
 """Kind of the reply that all events are handled that the kernel had queued before the request."""
-MOST_FILES = 64
+MAX_FILES = 64
 """Maximum number of descriptors in one message."""
 MESSAGE_BYTES = 1 << 17
 """Maximum size of a message, in bytes."""
@@ -40,7 +40,7 @@ _TEXT_BYTES = 1 << 15
 One more event, whose path may have 4096 bytes, fits in any case.
 """
 _READ_BYTES = 1 << 14
-_MOST_WAITING = 1 << 16
+_MAX_WAITING = 1 << 16
 """Maximum number of unsent events.
 
 Beyond that the kernel's queue is not read, and may overflow.
@@ -49,7 +49,7 @@ _RETRY_MS = 10
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
 _IN_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x4000, 0x8000, 0x40000000
 
-Told = tuple[str, str, int, int, int, bool]
+Message = tuple[str, str, int, int, int, bool]
 """Message about a name: kind, path, cookie, device and inode, and if a descriptor is attached.
 
 Device and inode are 0 where no file was found.
@@ -69,7 +69,7 @@ class Opener:
     """Translation of inotify events to messages; it opens files on the way."""
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Told, int | None]] = deque()
+        self.waiting: deque[tuple[Message, int | None]] = deque()
         """Unsent messages, with their descriptors."""
         self._watched: dict[int, dict[str, list[re.Pattern[str]] | None]] = {}
         """Directories by watch, with the name patterns of each; None where every name counts.
@@ -104,17 +104,17 @@ class Opener:
                 if event.mask & _IN_MOVED_FROM:
                     self.waiting.append(((LEFT, path, event.cookie, 0, 0, False), None))
                 elif event.mask & _IN_MOVED_TO:
-                    self._came(ARRIVED, path, event.cookie)
+                    self._add_file(ARRIVED, path, event.cookie)
                 elif event.mask & _IN_DELETE:
                     self.waiting.append(((DELETED, path, 0, 0, 0, False), None))
                 elif event.mask & _IN_CREATE and (patterns is None or any(p.fullmatch(name) for p in patterns)):
-                    self._came(CREATED, path, 0)
+                    self._add_file(CREATED, path, 0)
 
     def sync(self, number: int) -> None:
         """Queue the reply to sync request `number`, behind all messages queued so far."""
         self.waiting.append(((SYNC, "", number, 0, 0, False), None))
 
-    def _came(self, kind: str, path: str, cookie: int) -> None:
+    def _add_file(self, kind: str, path: str, cookie: int) -> None:
         key, fd = (0, 0), None
         try:
             # Opening a FIFO or a device may have side effects.
@@ -162,19 +162,19 @@ class Opener:
     def send(self, channel: socket.socket) -> None:
         """Send the queued messages. Raises OSError, BlockingIOError included: unsent messages stay queued."""
         while self.waiting:
-            told: list[Told] = []
+            messages: list[Message] = []
             files: list[int] = []
             size = 0
             for event, fd in self.waiting:
-                if len(files) == MOST_FILES or size > _TEXT_BYTES:
+                if len(files) == MAX_FILES or size > _TEXT_BYTES:
                     break
-                told.append(event)
+                messages.append(event)
                 size += 6 * len(event[1]) + 100
                 if fd is not None:
                     files.append(fd)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", files))] if files else []
-            channel.sendmsg([json.dumps(told).encode()], rights)
-            for _ in told:
+            channel.sendmsg([json.dumps(messages).encode()], rights)
+            for _ in messages:
                 self.waiting.popleft()
             for fd in files:
                 os.close(fd)
@@ -182,12 +182,12 @@ class Opener:
 
 def events(data: bytes) -> list[InotifyEvent]:
     """Parse the bytes read from an inotify descriptor (inotify(7))."""
-    found, at = [], 0
+    parsed, at = [], 0
     while at + 16 <= len(data):
         watch, mask, cookie, length = struct.unpack_from("iIII", data, at)
-        found.append(InotifyEvent(watch, mask, cookie, data[at + 16 : at + 16 + length].rstrip(b"\0")))
+        parsed.append(InotifyEvent(watch, mask, cookie, data[at + 16 : at + 16 + length].rstrip(b"\0")))
         at += 16 + length
-    return found
+    return parsed
 
 
 def main(inotify: int, channel: socket.socket) -> None:
@@ -200,7 +200,7 @@ def main(inotify: int, channel: socket.socket) -> None:
     poll.register(inotify, select.POLLIN)
     channel.send(b"[]")  # readiness message
     while True:
-        poll.modify(inotify, select.POLLIN if len(opener.waiting) < _MOST_WAITING else 0)
+        poll.modify(inotify, select.POLLIN if len(opener.waiting) < _MAX_WAITING else 0)
         awaited, retry = select.POLLIN, None
         try:
             opener.send(channel)

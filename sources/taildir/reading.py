@@ -65,7 +65,7 @@ class EventReader:
             self._table.open(tail)
             events = self._complete(due, room, space)
         except ChangedError:
-            return self._start_again(due, room, space)
+            return self._restart(due, room, space)
         except OSError as e:
             self.unreadable(tail, e)
             return None
@@ -76,11 +76,11 @@ class EventReader:
         """Read as `read` does. Raises ChangedError and OSError."""
         tail, limit, events = due.tail, space, None
         while events is None:
-            data = tail.rest(due.until) if due.final else tail.read(limit, due.until)
+            data = tail.read_unfinished(due.until) if due.final else tail.read(limit, due.until)
             if not tail.provable:
                 # Commit the fingerprint of a new file before its first lines are delivered. Without it, a file
                 # renamed while the agent is down would not be identified, and its undelivered lines would be lost.
-                tail.mark = tail.mark_at(tail.position)
+                tail.proof = tail.mark_at(tail.offset)
                 self._table.unsaved.add(tail)
             tail.held = b""
             tail.blank = False
@@ -92,7 +92,7 @@ class EventReader:
             cut = not due.final and not data.endswith(b"\n")
             if cut:
                 self._metrics.add("LineSplitCount")
-            left = due.until - tail.position
+            left = due.until - tail.offset
             # An event longer than a turn would never end: split it.
             complete = cut or (limit >= left and (due.complete or left >= TURN_BYTES))
             events = self._events(tail, data, room, complete=complete)
@@ -122,11 +122,11 @@ class EventReader:
         put text at its beginning: they are skipped only if `final`.
         """
         assert tail.fd is not None
-        text = os.fstat(tail.fd).st_size if (found := tail.first_text()) is None and final else found
+        text = os.fstat(tail.fd).st_size if (found := tail.text_offset()) is None and final else found
         tail.blank = text is None
-        if text is None or text <= tail.position:
+        if text is None or text <= tail.offset:
             return False
-        self._metrics.add("NulByteCount", text - tail.position)
+        self._metrics.add("NulByteCount", text - tail.offset)
         if not tail.holed:
             tail.holed = True
             self._log.warning(
@@ -141,7 +141,7 @@ class EventReader:
 
     def _compressed(self, tail: Tail, data: bytes) -> bool:
         """Return True if the file is compressed, which is logged once."""
-        if tail.position or not data.startswith(COMPRESSED):
+        if tail.offset or not data.startswith(COMPRESSED):
             return False
         if not tail.compressed:
             tail.compressed = True
@@ -150,7 +150,7 @@ class EventReader:
 
     def _warn_of_utf16(self, tail: Tail, data: bytes) -> None:
         """Log a warning, once per path, if the file begins with a byte order mark of UTF-16."""
-        if tail.position == 0 and data.startswith(_UTF16) and tail.path not in self._utf16:
+        if tail.offset == 0 and data.startswith(_UTF16) and tail.path not in self._utf16:
             self._utf16.add(tail.path)
             self._log.warning(
                 "%s is written in UTF-16: its lines are taken as bytes, a NUL beside each letter. Convert it with "
@@ -158,7 +158,7 @@ class EventReader:
                 tail.path,
             )
 
-    def _start_again(self, due: Due, room: int, space: int) -> Events | None:
+    def _restart(self, due: Due, room: int, space: int) -> Events | None:
         """Read a truncated or replaced file from its start; emit buffered lines of its former content first."""
         tail = due.tail
         if tail.fd is None and tail.location is not Location.MATCHED:
@@ -168,11 +168,11 @@ class EventReader:
         held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)
         self._table.restart(tail)
         if held:
-            self.go_on_with(tail)
+            self.poll_again(tail)
             return held
         return self.read(due._replace(complete=False, final=False), room, space)
 
-    def go_on_with(self, tail: Tail) -> None:
+    def poll_again(self, tail: Tail) -> None:
         """Check the file again at the next poll, without waiting."""
         tail.seen = None
         self.behind.add(tail)

@@ -26,7 +26,7 @@ _LEAST_BYTES = BATCH_BYTES // 8
 """Remaining space of a batch, in bytes, below which lines of the next file go to the next batch."""
 STOPPING_SECONDS = 0.1
 """Maximum delay until a waiting source notices that the agent stops."""
-_GLANCE_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 """Minimum time between two polls of all files while writes are not watched.
 
 Polls take at most a twentieth of the time.
@@ -117,16 +117,16 @@ class TaildirSource(Source[TaildirConfig]):
         self._watcher = Watcher(
             self.log,
             inotify=config.inotify,
-            wanted=self._discovery.tracked_name,
-            held=self._table.is_open,
-            most=self._table.max_waiting,
+            tracked_name=self._discovery.tracked_name,
+            is_open=self._table.is_open,
+            max_open=self._table.max_waiting,
         )
         self._held.callback(self._watcher.close)
         self._reader = EventReader(config, self._table, self._troubles, self.metrics, self.log)
         self._pace = Pace()
         self._pause = 0.0
-        self._next_look = self._next_glance = 0.0
-        self._found = False
+        self._next_scan = self._next_poll = 0.0
+        self._is_active = False
         self._shown: dict[str, tuple[str, float]] = {}
         """Health messages by kind, each with the monotonic time until which it is shown."""
         self._postponed: dict[Tail, float] = {}
@@ -146,7 +146,7 @@ class TaildirSource(Source[TaildirConfig]):
     def followed(self) -> list[FollowedFile]:
         """Return the tracked files that were found, by their present paths. Thread-safe."""
         tails = self._opened_table.tracked if self._opened_table is not None else []
-        return [FollowedFile(tail.path, tail.position) for tail in tails]
+        return [FollowedFile(tail.path, tail.offset) for tail in tails]
 
     def close(self) -> None:
         """Save the offsets, and close all files and watches."""
@@ -179,7 +179,7 @@ class TaildirSource(Source[TaildirConfig]):
     def batches(self) -> Iterator[Batch]:
         """Yield batches: read all changed files, wait for the next change, until stopping."""
         while not self.stopping.is_set():
-            yield from self.look()
+            yield from self.poll()
             if not self._reader.behind:
                 self._wait()
 
@@ -193,7 +193,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     # --- reading
 
-    def look(self) -> Generator[Batch, None, bool]:
+    def poll(self) -> Generator[Batch, None, bool]:
         """Read all files that may have grown, once, and yield their batches.
 
         Return True if `maxBatchCount` ended the reading of a file.
@@ -211,11 +211,11 @@ class TaildirSource(Source[TaildirConfig]):
                 if (until := self._postponed.get(tail.predecessor)) is not None:
                     self._postponed[tail], tail.seen = until, None  # to go on at once would be a busy loop
                 else:
-                    self._reader.go_on_with(tail)
+                    self._reader.poll_again(tail)
                 continue
             while not self.stopping.is_set():
                 if batches == self.config.max_batch_count:
-                    self._reader.go_on_with(tail)
+                    self._reader.poll_again(tail)
                     unfinished.add(tail)
                     cut_short = True
                     break
@@ -224,7 +224,7 @@ class TaildirSource(Source[TaildirConfig]):
                     break
                 pieces.append(events)
                 tail.predecessor = None
-                more = tail.position + space < due.until
+                more = tail.offset + space < due.until
                 room -= events.number
                 space -= events.size
                 if not more and room and space > _LEAST_BYTES:
@@ -233,7 +233,7 @@ class TaildirSource(Source[TaildirConfig]):
                 pieces, room, space = [], self.config.batch_size, BATCH_BYTES
                 batches += 1
             if due.more and not tail.blank:
-                self._reader.go_on_with(tail)
+                self._reader.poll_again(tail)
                 unfinished.add(tail)
         if pieces and not self.stopping.is_set():
             yield from self._offer(pieces)
@@ -244,7 +244,7 @@ class TaildirSource(Source[TaildirConfig]):
         now = time.monotonic()
         hints = self._watcher.take()
         tails: Mapping[Tail, os.stat_result | None]
-        if hints.everywhere or now >= self._next_look:
+        if hints.full_scan or now >= self._next_scan:
             self._discovery.adopt(hints)
             if hints.overflow:
                 self.metrics.add("WatchOverflowCount")
@@ -268,24 +268,24 @@ class TaildirSource(Source[TaildirConfig]):
             if hints.overflow or hints.ended:
                 self._counters.reset()
                 self._discovery.exclude_present(self._discovery.directories)
-            tails = self._look_everywhere(now)
+            tails = self._scan_all(now)
         else:
             grown, changed = self._discovery.follow_hints(hints)
             quiet = {tail for tail in self._reader.holding if self._quiet(tail, now)}
-            if hints.busy and now >= self._next_glance:
+            if hints.busy and now >= self._next_poll:
                 grown.update(self._table.tracked)
             tails = dict.fromkeys(grown | changed | self._reader.behind | quiet | self._postponed.keys())
-        self._tell_missed()
+        self._report_missed()
         self._reader.behind = set()
         found: list[tuple[int, str, Due]] = []
         for tail, status in tails.items():
             if due := self._due_of(tail, status, now):
                 found.append((due.modified, tail.path, due))
-        if hints.busy and now >= self._next_glance:
-            looked = time.monotonic()
-            self._next_glance = looked + max(_GLANCE_SECONDS, 19 * (looked - now))
+        if hints.busy and now >= self._next_poll:
+            polled = time.monotonic()
+            self._next_poll = polled + max(_POLL_SECONDS, 19 * (polled - now))
         found.sort(key=lambda entry: entry[:2])
-        self._found = self._found or bool(found)
+        self._is_active = self._is_active or bool(found)
         return self._in_order([due for _, _, due in found], now, hints.synced)
 
     def _due_of(
@@ -302,7 +302,7 @@ class TaildirSource(Source[TaildirConfig]):
             return None
         if status is None:
             return None  # the next full scan finds the file
-        if status.st_size <= tail.position:
+        if status.st_size <= tail.offset:
             tail.growth = Growth.NONE
         state = (status.st_size, status.st_mtime_ns)
         still = state == tail.seen
@@ -310,10 +310,10 @@ class TaildirSource(Source[TaildirConfig]):
         complete = final or (still and bool(tail.held) and (succeeded or self._quiet(tail, now)))
         if not still:
             tail.changed_at = now
-        elif not complete or status.st_size <= tail.position:
+        elif not complete or status.st_size <= tail.offset:
             return None
         tail.seen = state
-        until = min(status.st_size, tail.position + TURN_BYTES)
+        until = min(status.st_size, tail.offset + TURN_BYTES)
         return Due(tail, until, until < status.st_size, complete, final, status.st_mtime_ns)
 
     def _in_order(self, found: list[Due], now: float, synced: int) -> list[Due]:
@@ -329,7 +329,7 @@ class TaildirSource(Source[TaildirConfig]):
         chains: dict[Tail, list[Tail]] = {}
         for due in found:
             chain = chains[due.tail] = [due.tail]
-            while due.until > due.tail.position and (earlier := chain[-1].predecessor) is not None:
+            while due.until > due.tail.offset and (earlier := chain[-1].predecessor) is not None:
                 if earlier.location is Location.FORGOTTEN or earlier in chain:
                     break
                 chain.append(earlier)
@@ -354,7 +354,7 @@ class TaildirSource(Source[TaildirConfig]):
         Return True if the file is postponed.
         """
         tail, earlier = due.tail, due.tail.predecessor
-        if earlier is None or earlier.location is Location.FORGOTTEN or due.until <= tail.position:
+        if earlier is None or earlier.location is Location.FORGOTTEN or due.until <= tail.offset:
             return False
         if not tail.sync:
             tail.sync = self._watcher.sync()
@@ -363,11 +363,11 @@ class TaildirSource(Source[TaildirConfig]):
         self._postponed[tail] = until
         return True
 
-    def _look_everywhere(self, now: float) -> dict[Tail, os.stat_result | None]:
+    def _scan_all(self, now: float) -> dict[Tail, os.stat_result | None]:
         least = self.config.backoff_sleep_increment / 1000
-        self._pause = least if self._found else min(self._pause + least, self.config.max_backoff_sleep / 1000)
-        self._found = False
-        self._next_look = now + self._pause
+        self._pause = least if self._is_active else min(self._pause + least, self.config.max_backoff_sleep / 1000)
+        self._is_active = False
+        self._next_scan = now + self._pause
         self._watch_directories()
         self._table.relieve()
         statuses = self._discovery.scan().statuses
@@ -383,7 +383,7 @@ class TaildirSource(Source[TaildirConfig]):
             if self._watcher.add(directory, patterns):
                 self._discovery.exclude_present([directory])
 
-    def _tell_missed(self) -> None:
+    def _report_missed(self) -> None:
         """Count missed files, and show them in the agent's health for a while."""
         if missed := self._counters.missed:
             self.metrics.add("FileMissedCount", len(missed))
@@ -406,7 +406,7 @@ class TaildirSource(Source[TaildirConfig]):
         return now - tail.changed_at >= self.config.multiline_timeout / 1000
 
     def _wait(self) -> None:
-        until = min(self._next_look, self._next_glance) if self._watcher.busy else self._next_look
+        until = min(self._next_scan, self._next_poll) if self._watcher.busy else self._next_scan
         if self._reader.holding:
             quiet = min(tail.changed_at for tail in self._reader.holding) + self.config.multiline_timeout / 1000
             until = min(until, quiet)

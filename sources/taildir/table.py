@@ -103,7 +103,7 @@ class FileTable:
     def create(self, path: str, key: Key, *, name: str = "") -> Tail:
         """Return a new file, to be read from its start. `track` makes it a tracked file."""
         device, inode = key
-        return Tail(path, id=self.new_id(), inode=inode, device=device, mark=Mark(), name=name)
+        return Tail(path, id=self.new_id(), inode=inode, device=device, proof=Mark(), name=name)
 
     def track(self, key: Key, tail: Tail, fd: int | None = None) -> None:
         """Track a file from now on, and open it, or take its open descriptor `fd`."""
@@ -139,7 +139,7 @@ class FileTable:
         tail.seen = None
         tail.location = Location.RENAMED
         if path != tail.path:
-            self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
+            self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.offset, path)
             tail.move(path)
 
     def _remove(self, tail: Tail) -> None:
@@ -167,7 +167,7 @@ class FileTable:
         self._log.warning(
             "%s was not found again: what was written to it after byte %d, if anything, is lost",
             tail.path,
-            tail.position,
+            tail.offset,
         )
 
     def _set_predecessor(self, tail: Tail) -> None:
@@ -228,7 +228,7 @@ class FileTable:
         """Return files that are gone, and whose rotated copies can be identified by their content."""
         closed = itertools.chain(*self._unfound.values(), (t for t in self.by_key.values() if t.fd is None))
         gone = (tail for tail in closed if tail.location is Location.DELETED or not tail.inode)
-        return [tail for tail in gone if tail.provable and tail.mark is not None]
+        return [tail for tail in gone if tail.provable and tail.proof is not None]
 
     def warn_unproved(self, tail: Tail, path: str) -> None:
         """Log a warning where little proves that the file now has the name `path`.
@@ -236,12 +236,12 @@ class FileTable:
         An offset that Flume wrote comes without a fingerprint: only the inode, and a line that ends at the offset,
         agree.
         """
-        if tail.mark is None and tail.path != path and tail.position:
+        if tail.proof is None and tail.path != path and tail.offset:
             self._log.warning(
                 "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
                 " nothing else proves that it is the same file",
                 path,
-                tail.position,
+                tail.offset,
                 tail.path,
             )
 
@@ -287,7 +287,7 @@ class FileTable:
 
     def keep_former(self, tail: Tail) -> None:
         """Save the former state of a truncated or replaced file, so that later scans search for its copy."""
-        if tail.mark is not None:
+        if tail.proof is not None:
             former = tail.former(self.new_id())
             self._add_unfound(former)
             self.unsaved.add(former)
@@ -435,7 +435,7 @@ class OpenFiles:
 
         Raises as `Tail.open` does.
         """
-        known = tail.position, tail.mark
+        known = tail.offset, tail.proof
         if tail.fd is None:
             self._make_room()
             try:
@@ -445,7 +445,7 @@ class OpenFiles:
                     raise
                 tail.open()
         self._use(tail)
-        return (tail.position, tail.mark) != known
+        return (tail.offset, tail.proof) != known
 
     def hold(self, tail: Tail, fd: int) -> None:
         """Take the open descriptor `fd` for the file."""
@@ -503,7 +503,7 @@ class OpenFiles:
                     return
                 assert tail.fd is not None
                 status = os.fstat(tail.fd)
-                if bool(tail.held) or status.st_size > tail.position:
+                if bool(tail.held) or status.st_size > tail.offset:
                     if unread and status.st_nlink and tail.has_name:
                         self.close(tail)
                         tail.growth = Growth.SEEN

@@ -73,7 +73,7 @@ class Growth(enum.Enum):
 class Tail:
     """Tracked file with its committed offset. Device and inode identify it, whatever its name is.
 
-    `mark` proves that its content is still the same; None for an offset that Flume wrote.
+    `proof` shows that its content is still the same; None for an offset that Flume wrote.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Tail:
         id: int,
         inode: int,
         device: int | None,
-        position: int = 0,
-        mark: Mark | None = None,
+        offset: int = 0,
+        proof: Mark | None = None,
         name: str = "",
         real: str = "",
     ) -> None:
@@ -97,17 +97,17 @@ class Tail:
         """Target of `path` where that is a symbolic link, else `path`."""
         self.name = name or path
         """First path of the file, which names the log that its events belong to."""
-        self.position = position
-        self.mark = mark
+        self.offset = offset
+        self.proof = proof
         self.headers: dict[str, str] = {}
         self.fd: int | None = None
         self._before = b""
-        """Bytes before `position` at the latest read.
+        """Bytes before `offset` at the latest read.
 
-        All bytes from the start of the file where `position` is less than `HEAD`, else `TAIL` bytes.
+        All bytes from the start of the file where `offset` is less than `HEAD`, else `TAIL` bytes.
         """
         self.held = b""
-        """Buffered whole lines behind `position`, which wait for continuation lines."""
+        """Buffered whole lines behind `offset`, which wait for continuation lines."""
         self.compressed = False
         """True if the file is compressed, and therefore not read."""
         self.blank = False
@@ -150,8 +150,8 @@ class Tail:
             id=cursor.id,
             inode=cursor.inode,
             device=cursor.device,
-            position=cursor.offset,
-            mark=cursor.proof,
+            offset=cursor.offset,
+            proof=cursor.proof,
             name=cursor.name,
             real=cursor.real,
         )
@@ -165,8 +165,8 @@ class Tail:
             path=self.path,
             name=self.name,
             real=self.real,
-            offset=self.position,
-            proof=self.mark,
+            offset=self.offset,
+            proof=self.proof,
             deleted=self.location is Location.DELETED,
         )
 
@@ -178,7 +178,7 @@ class Tail:
     @property
     def provable(self) -> bool:
         """True if known content can distinguish this file from another one with the same inode."""
-        return self.position > 0 or (self.mark is not None and self.mark.length > 0)
+        return self.offset > 0 or (self.proof is not None and self.proof.length > 0)
 
     @property
     def has_name(self) -> bool:
@@ -217,17 +217,17 @@ class Tail:
     def hold(self, fd: int) -> None:
         """Take an open descriptor, whose content was compared already.
 
-        An offset of Flume's position file counts if it is the end of a line, else the offset of the mark.
+        An offset of Flume's position file counts if it is the end of a line, else the offset of the proof.
         """
-        if self.mark is not None and self.position and os.pread(fd, 1, self.position - 1) != b"\n":
-            self.position = self.mark.offset
-        if self.mark is None or self.mark.offset != self.position or not self.mark.length:
-            self.mark = Mark.at(fd, self.position)
+        if self.proof is not None and self.offset and os.pread(fd, 1, self.offset - 1) != b"\n":
+            self.offset = self.proof.offset
+        if self.proof is None or self.proof.offset != self.offset or not self.proof.length:
+            self.proof = Mark.at(fd, self.offset)
         self.fd, self.growth = fd, Growth.NONE
 
     def former(self, id: int) -> Tail:
         """Return the former state of a truncated or replaced file: its offset, in a file yet to be found."""
-        former = Tail(self.path, id=id, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
+        former = Tail(self.path, id=id, inode=0, device=None, offset=self.offset, proof=self.proof, name=self.name)
         if self.replaced:  # otherwise the write was the truncation
             former.growth = self.growth
         return former
@@ -239,13 +239,13 @@ class Tail:
             self.fd = None
 
     def is_in(self, fd: int, path: str) -> bool:
-        """Return True if the open file, found at `path`, is the one that was read up to `position`."""
-        if os.fstat(fd).st_size < self.position:
+        """Return True if the open file, found at `path`, is the one that was read up to `offset`."""
+        if os.fstat(fd).st_size < self.offset:
             return False
-        if self.mark is not None:
-            return self.mark.holds(fd)
+        if self.proof is not None:
+            return self.proof.holds(fd)
         # Flume left no fingerprint: trust its offset under the same name, else only at the end of a line.
-        return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
+        return path == self.path or not self.offset or os.pread(fd, 1, self.offset - 1) == b"\n"
 
     def is_at(self, path: str, fd: int | None = None) -> bool:
         """Return True if the path leads to this file, as `is_in` does.
@@ -284,7 +284,7 @@ class Tail:
         return self.seen != (status.st_size, status.st_mtime_ns)
 
     def read(self, limit: int, until: int) -> bytes:
-        """Return whole lines from `position` up to offset `until` (exclusive).
+        """Return whole lines from `offset` up to offset `until` (exclusive).
 
         The size is about `limit` bytes, but at least one line. Empty where no line is whole yet. A line longer than
         `MAX_LINE` comes in parts without a newline. Raises ChangedError where the file was truncated or replaced.
@@ -292,7 +292,7 @@ class Tail:
         want, end = limit, 0
         data = b""
         while not end and len(data) <= MAX_LINE:
-            data = self._following(min(want, until - self.position))
+            data = self._following(min(want, until - self.offset))
             end = data.rfind(b"\n") + 1
             if len(data) < want:
                 break
@@ -302,20 +302,20 @@ class Tail:
             return data[:end]
         return data[:MAX_LINE] if len(data) > MAX_LINE else b""
 
-    def rest(self, until: int) -> bytes:
-        """Return the unfinished line from `position` up to offset `until` (exclusive).
+    def read_unfinished(self, until: int) -> bytes:
+        """Return the unfinished line from `offset` up to offset `until` (exclusive).
 
         At most `MAX_LINE` bytes. Raises ChangedError where the file was truncated or replaced.
         """
-        data = self._following(min(MAX_LINE, until - self.position))
+        data = self._following(min(MAX_LINE, until - self.offset))
         self._check(data)
         return data
 
     def _following(self, size: int) -> bytes:
-        """Read `size` bytes from `position`, and the bytes before it, which prove the identity of the file."""
+        """Read `size` bytes from `offset`, and the bytes before it, which prove the identity of the file."""
         assert self.fd is not None
-        length = self.position if self.position < HEAD else TAIL
-        data = os.pread(self.fd, length + max(0, size), self.position - length)
+        length = self.offset if self.offset < HEAD else TAIL
+        data = os.pread(self.fd, length + max(0, size), self.offset - length)
         self._before = data[:length]
         return data[length:]
 
@@ -325,14 +325,14 @@ class Tail:
         The head is read with the data, or after them: data read before a truncation are good.
         """
         assert self.fd is not None
-        assert self.mark is not None
-        head = self._before + data[:HEAD] if self.position < HEAD else b""
-        if len(head) < self.mark.length:  # also where the file grew between stat() and open()
-            head = os.pread(self.fd, self.mark.length, 0)
-        if not self.mark.stands(head, self._before[-TAIL:]):
+        assert self.proof is not None
+        head = self._before + data[:HEAD] if self.offset < HEAD else b""
+        if len(head) < self.proof.length:  # also where the file grew between stat() and open()
+            head = os.pread(self.fd, self.proof.length, 0)
+        if not self.proof.stands(head, self._before[-TAIL:]):
             raise ChangedError
 
-    def first_text(self) -> int | None:
+    def text_offset(self) -> int | None:
         """Return the offset where the NULs at the beginning end; None where the file has nothing else."""
         assert self.fd is not None
         offset = 0
@@ -354,25 +354,25 @@ class Tail:
         return Mark.at(self.fd, offset)
 
     def mark_behind(self, data: bytes) -> Mark:
-        """Return a mark behind `data`, which was just read from `position`, to commit once it is stored.
+        """Return a mark behind `data`, which was just read from `offset`, to commit once it is stored.
 
         The mark proves what was read, even if the file has changed since.
         """
-        assert self.mark is not None
-        offset, length, head = self.position + len(data), self.mark.length, self.mark.head
+        assert self.proof is not None
+        offset, length, head = self.offset + len(data), self.proof.length, self.proof.head
         end = data if len(data) >= HEAD else self._before + data
-        if length < HEAD and self.position < HEAD:
+        if length < HEAD and self.offset < HEAD:
             begin = (self._before + data[:HEAD])[:HEAD]
             length, head = len(begin), fingerprint(begin)
         return Mark(offset, length, head, fingerprint(end[-TAIL:]))
 
     def advance(self, mark: Mark) -> None:
         """Commit the offset of a mark: all data before it are stored."""
-        self.position, self.mark = mark.offset, mark
+        self.offset, self.proof = mark.offset, mark
 
     def restart(self) -> None:
         """Reset the offset to 0: the file was truncated while open, or its inode was reused."""
         if self.fd is None or self.location is Location.MATCHED:
             self.name = self.path
         mark = Mark() if self.fd is None else Mark.at(self.fd, 0)
-        self.position, self.mark, self.seen, self.held = 0, mark, None, b""
+        self.offset, self.proof, self.seen, self.held = 0, mark, None, b""

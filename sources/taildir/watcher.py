@@ -95,7 +95,7 @@ class Hints(NamedTuple):
     """Paths of files that were written to."""
     changes: list[Change]
     """Changes of names, in the kernel's order."""
-    everywhere: bool
+    full_scan: bool
     """True if a full scan is needed."""
     busy: bool
     """True if writes are not watched now, so any file may have grown."""
@@ -123,18 +123,18 @@ class Watcher:
         log: logging.Logger,
         *,
         inotify: bool,
-        wanted: Callable[[str], str | None],
-        held: Callable[[Key], bool],
-        most: int,
+        tracked_name: Callable[[str], str | None],
+        is_open: Callable[[Key], bool],
+        max_open: int,
     ) -> None:
         """Start without watches. Where inotify is unavailable, log a warning and report nothing.
 
-        `wanted` returns the name under which the file of a path is tracked, `held` True if a file is open already.
-        The threads of the watcher call both. At most `most` files are held open until `take`.
+        `tracked_name` returns the name under which the file of a path is tracked, `is_open` True if a file is open
+        already. The threads of the watcher call both. At most `max_open` files are held open until `take`.
         """
         self._log = log
-        self._wanted, self._held, self._most = wanted, held, most
-        self._told = False
+        self._tracked_name, self._is_open, self._max_open = tracked_name, is_open, max_open
+        self._warned = False
         self._lock = threading.Lock()
         self._hinted = threading.Event()
         self._changes: list[Change] = []
@@ -157,7 +157,7 @@ class Watcher:
             return
         try:
             self._names = NameWatcher(
-                tell=self._on_name, overflow=self._on_overflow, ended=self._on_end, synced=self._on_sync
+                on_event=self._on_name, on_overflow=self._on_overflow, on_end=self._on_end, on_sync=self._on_sync
             )
             self._writes = WriteWatcher(self._on_write, self._hinted.set)
         except OSError as e:
@@ -183,8 +183,8 @@ class Watcher:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as e:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 self._log.warning(
                     "%s cannot be watched (%s): its files are checked periodically instead", directory, _explained(e)
                 )
@@ -227,12 +227,12 @@ class Watcher:
             ended, self._ended = self._ended, ""
             synced = self._synced
             self._count = 0
-            everywhere = overflow or bool(ended)
+            full_scan = overflow or bool(ended)
             if self.busy and time.monotonic() >= self._busy_until:
                 self._busy_until = 0.0
-                everywhere = True
+                full_scan = True
             busy = self.busy
-        return Hints(grown, changes, everywhere, busy, overflow, synced, ended)
+        return Hints(grown, changes, full_scan, busy, overflow, synced, ended)
 
     def close(self) -> None:
         """Stop watching, and close the descriptors that were not taken. Blocks until the threads have ended."""
@@ -278,7 +278,7 @@ class Watcher:
 
     def _on_name(self, event: NameEvent) -> None:
         path = event.path
-        name = self._wanted(path)
+        name = self._tracked_name(path)
         own = name is not None
         name = name or self._moved.pop(path, None)
         if event.kind == LEFT:
@@ -304,7 +304,7 @@ class Watcher:
         if key is None or fd is None:
             return None
         with self._lock:
-            if len(self._opened) < self._most and key not in self._opened and not self._held(key):
+            if len(self._opened) < self._max_open and key not in self._opened and not self._is_open(key):
                 self._opened[key] = OpenDescriptor(fd)
                 return self._opened[key]
         os.close(fd)
@@ -346,22 +346,22 @@ class NameWatcher:
     def __init__(
         self,
         *,
-        tell: Callable[[NameEvent], None],
-        overflow: Callable[[], None],
-        ended: Callable[[str], None],
-        synced: Callable[[int], None],
+        on_event: Callable[[NameEvent], None],
+        on_overflow: Callable[[], None],
+        on_end: Callable[[str], None],
+        on_sync: Callable[[int], None],
     ) -> None:
         """Start the opener process, without watches. Raises OSError where inotify is unavailable.
 
-        `tell` is called in the order of the kernel's events, and `overflow` where the kernel dropped some. `ended` is
-        called with the reason when the opener process ended or could not start. Events may be lost then, and the
-        process is restarted. `synced` answers `sync`. All callbacks run on the thread of this object.
+        `on_event` is called in the order of the kernel's events, and `on_overflow` where the kernel dropped some.
+        `on_end` is called with the reason when the opener process ended or could not start. Events may be lost then,
+        and the process is restarted. `on_sync` answers `sync`. All callbacks run on the thread of this object.
         """
-        self._tell, self._overflow, self._ended, self._synced = tell, overflow, ended, synced
+        self._on_event, self._on_overflow, self._on_end, self._on_sync = on_event, on_overflow, on_end, on_sync
         self._lock = threading.Lock()
         self._watched: dict[str, tuple[WatchDescriptor, list[str] | None]] = {}
         """Watches by directory, with the patterns of new files' names."""
-        self._untold: set[WatchDescriptor] = set()
+        self._unsent: set[WatchDescriptor] = set()
         """Watches that were not sent to the opener process yet."""
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -389,16 +389,16 @@ class NameWatcher:
             new = known is None or known[0] != watch
             if new:
                 self._watched[directory] = watch, None if patterns is None else list(patterns)
-                self._untold.add(watch)
+                self._unsent.add(watch)
                 if known is not None:  # the directory was replaced by another one
-                    self._untold.add(known[0])
+                    self._unsent.add(known[0])
                     if all(other != known[0] for other, _ in self._watched.values()):
                         inotify_rm_watch(self._inotify, known[0])
-            self._tell_watches()
+            self._send_watches()
         return new
 
     def sync(self, number: int) -> bool:
-        """Request a call of `synced` with `number` after all events that the kernel has queued by now.
+        """Request a call of `on_sync` with `number` after all events that the kernel has queued by now.
 
         Return False where the opener process cannot be reached at present.
         """
@@ -424,10 +424,10 @@ class NameWatcher:
         self._thread.join()
         os.close(self._inotify)
 
-    def _tell_watches(self) -> None:
+    def _send_watches(self) -> None:
         """Send new watches to the opener process; `_receive` sends the rest once its socket has room."""
-        by_watch: dict[WatchDescriptor, dict[str, list[str] | None]] = {watch: {} for watch in self._untold}
-        for directory, (watch, patterns) in self._watched.items() if self._untold else ():
+        by_watch: dict[WatchDescriptor, dict[str, list[str] | None]] = {watch: {} for watch in self._unsent}
+        for directory, (watch, patterns) in self._watched.items() if self._unsent else ():
             if watch in by_watch:
                 by_watch[watch][directory] = patterns
         while by_watch and self._channel is not None:
@@ -439,7 +439,7 @@ class NameWatcher:
                 self._channel.send(json.dumps(some).encode(), socket.MSG_DONTWAIT)
             except OSError:
                 return
-            self._untold.difference_update(watch for watch, _ in some)
+            self._unsent.difference_update(watch for watch, _ in some)
 
     # --- on the thread
 
@@ -454,7 +454,7 @@ class NameWatcher:
                 ended = f"{type(e).__name__}: {e}"
             if not self._closing.is_set():
                 self._ready.set()
-                self._ended(ended)
+                self._on_end(ended)
             lived = time.monotonic() - began
             self._closing.wait(pause - lived)
             pause = _RESTART_SECONDS if lived > _MAX_RESTART_SECONDS else min(2 * pause, _MAX_RESTART_SECONDS)
@@ -480,8 +480,8 @@ class NameWatcher:
                     ours.close()
                     raise
             self._channel = ours
-            self._untold = {watch for watch, _ in self._watched.values()}
-            self._tell_watches()
+            self._unsent = {watch for watch, _ in self._watched.values()}
+            self._send_watches()
 
     def _receive(self) -> str:
         """Pass on the messages of the opener process until it ends; return the reason."""
@@ -491,22 +491,22 @@ class NameWatcher:
         try:
             while True:
                 data, files, _, _ = socket.recv_fds(
-                    channel, opener.MESSAGE_BYTES, opener.MOST_FILES, socket.MSG_CMSG_CLOEXEC
+                    channel, opener.MESSAGE_BYTES, opener.MAX_FILES, socket.MSG_CMSG_CLOEXEC
                 )
                 if not data:
                     break
-                if self._untold:
+                if self._unsent:
                     with self._lock:
-                        self._tell_watches()
+                        self._send_watches()
                 else:
                     self._ready.set()
                 for event in _decoded(data, iter(files)):
                     if event.kind == opener.OVERFLOW:
-                        self._overflow()
+                        self._on_overflow()
                     elif event.kind == opener.SYNC:
-                        self._synced(event.cookie)
+                        self._on_sync(event.cookie)
                     else:
-                        self._tell(event)
+                        self._on_event(event)
         except ConnectionError:
             pass
         finally:
@@ -526,14 +526,14 @@ class _Directory(WatchCallback):
 
     path: str
     identity: Key
-    tell: Callable[[str], None]
-    overflow: Callable[[], None]
+    on_write: Callable[[str], None]
+    on_overflow: Callable[[], None]
     gone: bool = False
 
     def on_event(self, event: InotifyEvent) -> None:
         """Report a write to a file in the directory."""
         if event.name and not event.is_directory:
-            self.tell(os.path.join(self.path, os.fsdecode(event.name)))
+            self.on_write(os.path.join(self.path, os.fsdecode(event.name)))
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
         """Mark the directory as gone; the next full scan watches the one that replaces it."""
@@ -541,14 +541,14 @@ class _Directory(WatchCallback):
 
     def on_queue_overflow(self) -> None:
         """Report that the kernel dropped events."""
-        self.overflow()
+        self.on_overflow()
 
 
 class WriteWatcher:
     """Inotify instance of watchdog with its thread, and the directories that it watches."""
 
-    def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:
-        self._tell, self._overflow = tell, overflow
+    def __init__(self, on_write: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
+        self._on_write, self._on_overflow = on_write, on_overflow
         self._watched: dict[str, tuple[WatchDescriptor, _Directory]] = {}
         self._inotify = InotifyFD()
         self._inotify.start()
@@ -562,7 +562,7 @@ class WriteWatcher:
             if known.identity == identity and not known.gone:
                 return
             self._remove(directory)  # the directory was replaced by another one
-        callback = _Directory(directory, identity, self._tell, self._overflow)
+        callback = _Directory(directory, identity, self._on_write, self._on_overflow)
         wd = self._inotify.add_callback(os.fsencode(directory), _WRITES, callback, CallbackId(id(callback)))
         if wd == -1:  # watchdog raises for every error but EACCES
             raise PermissionError("Permission denied")
@@ -595,56 +595,56 @@ class FileCounters:
     def __init__(self) -> None:
         self.missed: list[str] = []
         """One name for each missed file. The caller that reports the list clears it."""
-        self._came = self._opened = self._told = 0
+        self._created = self._opened = self._reported = 0
         self._before = 0
         """Difference of the two counters at the previous full scan."""
         self._name = ""
         self._away: dict[int, None] = {}
         """Inotify cookies of renames whose second half is not reported yet."""
-        self._excused: set[Key] = set()
+        self._excluded: set[Key] = set()
         """Files that were there before their directory was watched."""
 
-    def note(self, change: Change, *, again: bool) -> None:
-        """Count the change of a name; `again` says that the name is another link to a tracked file."""
+    def note(self, change: Change, *, is_link: bool) -> None:
+        """Count the change of a name; `is_link` says that the name is another link to a tracked file."""
         if change.kind == LEFT:
             self._away[change.cookie] = None
             if len(self._away) > _MAX_MOVES:
                 del self._away[next(iter(self._away))]
         elif change.kind == CREATED or (change.kind == ARRIVED and change.cookie not in self._away):
-            if not again:
-                self._came += 1
+            if not is_link:
+                self._created += 1
                 self._name = change.name
         elif change.kind == ARRIVED:
             del self._away[change.cookie]
 
     def opened(self, key: Key) -> None:
         """Count the opening of a file that is tracked from now on."""
-        if key in self._excused:
-            self._excused.remove(key)
+        if key in self._excluded:
+            self._excluded.remove(key)
         else:
             self._opened += 1
 
-    def excuse(self, keys: Iterable[Key]) -> None:
+    def exclude(self, keys: Iterable[Key]) -> None:
         """Exclude files from the counters: they were there before their directory was watched."""
-        self._excused.update(keys)
+        self._excluded.update(keys)
 
     def settle(self) -> None:
         """Compare the counters after a full scan, and list missed files.
 
         A file counts as missed if it was missing at the previous full scan, too.
         """
-        difference = self._came - self._opened
-        missed = min(difference, self._before) - self._told
+        difference = self._created - self._opened
+        missed = min(difference, self._before) - self._reported
         if missed > 0:
             self.missed += [self._name] * missed
-            self._told += missed
+            self._reported += missed
         self._before = difference
 
     def reset(self) -> None:
         """Reset the counters, after inotify dropped events or the opener process ended."""
-        self._came = self._opened = self._told = self._before = 0
+        self._created = self._opened = self._reported = self._before = 0
         self._away.clear()
-        self._excused.clear()
+        self._excluded.clear()
 
 
 def _decoded(data: bytes, files: Iterator[int]) -> Iterator[NameEvent]:

@@ -43,7 +43,7 @@ def process(source: TaildirSource) -> Lines:
     quiet = 0
     while quiet < 3:
         quiet += 1
-        for batch in source.look():
+        for batch in source.poll():
             found += [(event.body, event.headers) for event in batch]
             source.stored(batch)
             quiet = 0

@@ -135,7 +135,7 @@ def test_batches_are_bounded_by_lines_and_by_bytes(logs: Path, tmp_path: Path) -
     (logs / "log.wide").write_bytes((b"w" * 999 + b"\n") * 2000)
     source = start(tmp_path)
     sizes = []
-    for batch in source.look():
+    for batch in source.poll():
         sizes.append((len(batch), batch.nbytes))
         source.stored(batch)
     assert sum(lines for lines, _ in sizes) == 27_000
@@ -149,7 +149,7 @@ def test_a_batch_gathers_many_small_files(logs: Path, tmp_path: Path) -> None:
         (logs / f"log.{i:03}").write_bytes(b"%d a\n%d b\n" % (i, i))
     source = start(tmp_path, fileHeader="true")
     batches = []
-    for batch in source.look():
+    for batch in source.poll():
         batches.append(batch)
         source.stored(batch)
     assert [len(batch) for batch in batches] == [1000]
@@ -216,7 +216,7 @@ def test_files_come_in_order_of_change_and_take_turns(logs: Path, tmp_path: Path
 
     def one_look() -> tuple[list[bytes], bool]:
         found = []
-        look = source.look()
+        look = source.poll()
         while True:
             try:
                 batch = next(look)

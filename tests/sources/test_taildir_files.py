@@ -124,7 +124,7 @@ def test_the_first_lines_survive_a_kill_and_a_rename_before_they_were_stored(log
     source = start(tmp_path)
     (logs / "log").write_bytes(b"1\n")
     time.sleep(0.002)
-    assert len(next(source.look())) == 1
+    assert len(next(source.poll())) == 1
     kill(source)
     (logs / "log").rename(logs / "old")
     source = start(tmp_path)
@@ -260,7 +260,7 @@ def test_nuls_are_skipped_again_after_a_kill_and_another_truncation(logs: Path, 
         for turn in range(3):
             os.truncate(log, 0)
             writer.write(b"turn %d\n" % turn)
-            looked = source.look()
+            looked = source.poll()
             batch = next(looked)
             assert [event.body for event in batch] == [b"turn %d" % turn]
             kill(source)

@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
         """SIGKILL: some batches are stored, and another had been offered, or was stored but not acknowledged."""
         source, self.source = self.source, None
         assert source is not None
-        with contextlib.closing(source.look()) as look:
+        with contextlib.closing(source.poll()) as look:
             for batch in look:
                 lines = batch.bodies.to_pylist()
                 if not batches:

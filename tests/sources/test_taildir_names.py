@@ -234,7 +234,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
 
 def watch_names(pid: Connection) -> None:
     """Until it is ended; tells which process it has started."""
-    names = NameWatcher(tell=print, overflow=print, ended=print, synced=lambda _: None)
+    names = NameWatcher(on_event=print, on_overflow=print, on_end=print, on_sync=lambda _: None)
     until(lambda: names._process is not None)
     assert names._process is not None
     pid.send(names._process.pid)
@@ -389,7 +389,7 @@ def test_rotation_with_compress_amid_restarts(begin: Begin, tmp_path: Path) -> N
             seen += bodies(source)
             source.close()
         else:
-            for batch in source.look():
+            for batch in source.poll():
                 seen += batch.bodies.to_pylist()
                 source.stored(batch)
                 break

@@ -235,7 +235,7 @@ def test_a_copy_made_while_it_was_down_is_read_on(pattern: str, name: str, suffi
     # Killed in the middle of it, it goes on where it was.
     source = start(tmp_path, pattern, batchSize="300")
     seen: list[bytes] = []
-    for batch in source.look():
+    for batch in source.poll():
         seen += batch.bodies.to_pylist()
         source.stored(batch)
         if len(seen) > 400:

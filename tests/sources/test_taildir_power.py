@@ -58,7 +58,7 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
                     for _ in range(chances.randrange(4)):
                         number += 1
                         append(logs / f"log.{chances.randrange(2)}", b"%04d\n" % number)
-                    for batch in source.look():
+                    for batch in source.poll():
                         lines = batch.bodies.to_pylist()
                         disk.say(("in the channel", lines))
                         source.stored(batch)

@@ -39,7 +39,7 @@ class Run:
         assert self._source is not None
         time.sleep(0.002)  # past the time of the next look
         events: list[dict[str, Any]] = []
-        look = self._source.look()
+        look = self._source.poll()
         while True:
             try:
                 batch = next(look)

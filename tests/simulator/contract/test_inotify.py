@@ -34,7 +34,7 @@ class Kernel:
         self.names.wait()
 
     def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
-        return NameWatcher(tell=tell, overflow=overflow, ended=self.told.append, synced=lambda _: None)
+        return NameWatcher(on_event=tell, on_overflow=overflow, on_end=self.told.append, on_sync=lambda _: None)
 
     def create(self, path: Path) -> None:
         path.touch()
@@ -98,7 +98,7 @@ class Model(Kernel):
             setattr(self, name, getattr(self.disk, name))
 
     def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
-        return NamesModel(tell=tell, overflow=overflow, ended=self.told.append, synced=lambda _: None)
+        return NamesModel(on_event=tell, on_overflow=overflow, on_end=self.told.append, on_sync=lambda _: None)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -34,12 +34,12 @@ class NamesModel:
     def __init__(
         self,
         *,
-        tell: Callable[[Any], None],
-        overflow: Callable[[], None],
-        ended: Callable[[str], None],
-        synced: Callable[[int], None],
+        on_event: Callable[[Any], None],
+        on_overflow: Callable[[], None],
+        on_end: Callable[[str], None],
+        on_sync: Callable[[int], None],
     ) -> None:
-        self._tell, self._overflow, self._ended, self._synced = tell, overflow, ended, synced
+        self._on_event, self._on_overflow, self._on_end, self._on_sync = on_event, on_overflow, on_end, on_sync
         here = world()
         self.world, self.agent = here, here.process
         self.disk: Disk = here.models["disk"]
@@ -166,11 +166,11 @@ class NamesModel:
                 if fd is not None:
                     files_of(self.agent).add(fd)
                 if kind == "overflow":
-                    self._overflow()
+                    self._on_overflow()
                 elif kind == "sync":
-                    self._synced(cookie)
+                    self._on_sync(cookie)
                 else:
-                    self._tell(NameEvent(kind, path, cookie, (device, inode) if inode else None, fd))
+                    self._on_event(NameEvent(kind, path, cookie, (device, inode) if inode else None, fd))
 
     def kill(self) -> None:
         """It dies, with what it holds; the agent starts it again."""
@@ -185,7 +185,7 @@ class NamesModel:
         def again() -> None:
             if not self.closed:
                 self._start()
-                self._ended("killed")
+                self._on_end("killed")
 
         self.world.later(0.1, lambda: self.agent.alive and self.agent.spawn(again, "restart"))
 

@@ -57,8 +57,8 @@ FILES = (
         "a proof is of what was read, not of what is there by now",
         TAILDIR,
         "sources/taildir/tail.py",
-        "offset, length, head = self.position + len(data), self.mark.length, self.mark.head",
-        "return Mark.at(self.fd, self.position + len(data))",
+        "offset, length, head = self.offset + len(data), self.proof.length, self.proof.head",
+        "return Mark.at(self.fd, self.offset + len(data))",
         f"{STORIES}::test_a_file_that_is_truncated_between_its_reading_and_its_proof_is_read_from_its_start",
     ),
 )

@@ -21,41 +21,41 @@ CHANGES = st.tuples(
 def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
     changes: list[tuple[int, str, str, bool, str]],
 ) -> None:
-    tails = [Tail("a", id=number, inode=number, device=1, mark=Mark()) for number in range(4)]
-    places, order = PathIndex(), list[Tail]()
+    tails = [Tail("a", id=number, inode=number, device=1, proof=Mark()) for number in range(4)]
+    paths, order = PathIndex(), list[Tail]()
     for number, path, real, named, what in changes:
         tail = tails[number]
         order = [other for other in order if other is not tail]
         if what == "drop":
-            places.remove(tail)
+            paths.remove(tail)
         else:
             tail.path, tail.real, tail.replaced = path, real, False
             tail.location = Location.MATCHED if named else Location.UNSEEN
-            places.put(tail)
+            paths.put(tail)
             order.append(tail)
         for one in PATHS:
             there = [other for other in order if one in (other.path, other.real)]
             present = max(there, key=lambda other: (other.has_name, order.index(other)), default=None)
-            assert places.get(one) is present
+            assert paths.get(one) is present
             assert all(other.replaced for other in there if other is not present)
 
 
 def test_a_file_that_is_put_anew_is_missing_at_no_moment() -> None:
     """Other threads ask meanwhile."""
-    places, seen = PathIndex(), list[Tail | None]()
+    paths, seen = PathIndex(), list[Tail | None]()
 
     class Watched(dict[str, list[Tail]]):
         def __setitem__(self, path: str, tails: list[Tail]) -> None:
             super().__setitem__(path, tails)
-            seen.append(places.get("a"))
+            seen.append(paths.get("a"))
 
         def __delitem__(self, path: str) -> None:
             super().__delitem__(path)
-            seen.append(places.get("a"))
+            seen.append(paths.get("a"))
 
-    places._tails = Watched()
-    tail = Tail("a", id=1, inode=1, device=1, mark=Mark())
+    paths._tails = Watched()
+    tail = Tail("a", id=1, inode=1, device=1, proof=Mark())
     for path in ("b", "c", "b"):
         tail.real = path
-        places.put(tail)
+        paths.put(tail)
     assert {*seen[1:]} == {tail}
