@@ -43,7 +43,7 @@ def everywhere(source: TaildirSource) -> list[bytes]:
     """What two looks everywhere find."""
     found = []
     for _ in range(2):
-        source._next_look = 0.0
+        source._next_scan = 0.0
         found += bodies(source)
     return found
 
@@ -112,7 +112,7 @@ def test_nothing_is_said_to_be_lost_after_copytruncate_of_a_closed_file(
         for what in (b"second %d", b"third %d"):
             append(log, what % number + b"\n")
             assert read(source, 1) == [what % number]
-            source._next_look = 0.0
+            source._next_scan = 0.0
             assert bodies(source) == []
         assert everywhere(source) == []
     assert "was not found again" not in caplog.text
