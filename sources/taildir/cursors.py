@@ -77,7 +77,7 @@ def fingerprint(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
 
 
-class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+class FileCursor(msgspec.Struct, frozen=True, kw_only=True):
     """File offset up to which the events of a file are stored, with the identity of the file."""
 
     id: int
@@ -101,14 +101,14 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 class CursorStore(Protocol):
     """Durable store of cursors. Only the thread of the source calls it."""
 
-    def load(self) -> list[Cursor]:
+    def load(self) -> list[FileCursor]:
         """Return the stored cursors.
 
         Raises Retry where another source has locked the store, FlafkaError where its content is invalid.
         """
         ...
 
-    def save(self, changed: Sequence[Cursor], gone: Sequence[int], *, final: bool = False) -> None:
+    def save(self, changed: Sequence[FileCursor], gone: Sequence[int], *, final: bool = False) -> None:
         """Store the changed cursors durably, and remove those with the IDs `gone`.
 
         `final` marks the last call. Raises OSError, and then nothing counts as saved.
@@ -137,7 +137,7 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
     mark: Mark | None
 
     @classmethod
-    def of(cls, cursor: Cursor) -> _Entry:
+    def of(cls, cursor: FileCursor) -> _Entry:
         """Return the line for a cursor."""
         return cls(
             cursor.id,
@@ -150,9 +150,9 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
             cursor.proof,
         )
 
-    def cursor(self) -> Cursor:
+    def cursor(self) -> FileCursor:
         """Return the cursor."""
-        return Cursor(
+        return FileCursor(
             id=self.id,
             inode=self.inode,
             device=self.device,
@@ -210,12 +210,12 @@ class PositionFile(CursorStore):
         self._written_at = -math.inf
         self._number = 0
         """Number of the last line of the journal."""
-        self._cursors: dict[int, Cursor] = {}
+        self._cursors: dict[int, FileCursor] = {}
         """Cursors by ID, as of the latest call of `load` or `save`."""
         self.notes: list[str] = []
         """Warnings about the content that was read, as sentences for the log."""
 
-    def load(self) -> list[Cursor]:
+    def load(self) -> list[FileCursor]:
         """Lock and read the position file; return its cursors.
 
         Raises Retry where another source has locked it or it cannot be written, FlafkaError where its content is
@@ -244,7 +244,7 @@ class PositionFile(CursorStore):
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def read(self) -> list[Cursor]:
+    def read(self) -> list[FileCursor]:
         """Read the position file without locking; return its cursors.
 
         Raises FlafkaError where the content is invalid, Retry where a file cannot be read.
@@ -282,7 +282,7 @@ class PositionFile(CursorStore):
             if offset and proof is not None and not proof.length:
                 proof = None  # a fingerprint of an empty file proves nothing about data that Flume read since
             cursors.append(
-                Cursor(
+                FileCursor(
                     id=number,
                     inode=position.inode,
                     device=entry.device if entry else None,
@@ -339,7 +339,7 @@ class PositionFile(CursorStore):
             f"the agent that wrote it by SIGTERM, so that {self.path} has all positions, then remove the journal"
         )
 
-    def save(self, changed: Sequence[Cursor], gone: Sequence[int], *, final: bool = False) -> None:
+    def save(self, changed: Sequence[FileCursor], gone: Sequence[int], *, final: bool = False) -> None:
         """Store the changed cursors durably, and remove those with the IDs `gone`.
 
         Flume's file is written too if its interval has passed, or if this is the `final` call. Raises OSError, and

@@ -23,7 +23,7 @@ from flafka.sources.taildir.cursors import HEAD, TAIL
 from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.opener import ARRIVED
 from flafka.sources.taildir.table import ClosedFiles, FileTable
-from flafka.sources.taildir.tail import Growth, Key, Location, Tail, key_of, nothing_there
+from flafka.sources.taildir.tail import FileLocation, Growth, Key, Tail, key_of, nothing_there
 from flafka.sources.taildir.watcher import Change, FileCounters, Hints
 from flafka.sources.troubles import Troubles
 
@@ -45,8 +45,8 @@ class UntrackedFile(NamedTuple):
 
 
 @dataclass(slots=True)
-class Scan:
-    """Scan, in progress or complete."""
+class DirectoryScan:
+    """DirectoryScan, in progress or complete."""
 
     changed: set[Tail] = field(default_factory=set)
     """Files that were created, renamed or deleted."""
@@ -108,15 +108,15 @@ class Discovery:
 
     # --- full scans
 
-    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Scan:
-        """Scan all directories of the groups, or those in `directories`.
+    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> DirectoryScan:
+        """DirectoryScan all directories of the groups, or those in `directories`.
 
         With `skip_to_end`, new files are read from their present end.
         """
         where = self._groups.directories
         if directories is not None:
             where &= directories
-        scan = Scan()
+        scan = DirectoryScan()
         unreadable = {path for path in self._unreadable if os.path.dirname(path) in where}
         self._unreadable -= unreadable
         for directory in sorted(where):
@@ -132,7 +132,7 @@ class Discovery:
         self._end(scan, unreadable)
         return scan
 
-    def _end(self, scan: Scan, unreadable: set[str]) -> None:
+    def _end(self, scan: DirectoryScan, unreadable: set[str]) -> None:
         """Update the table after a scan, and log which of the unreadable paths it could read again."""
         for path in unreadable - self._unreadable:
             self._troubles.over(path)
@@ -140,7 +140,7 @@ class Discovery:
         self._table.index_paths(scan.changed | self._adopted)
         self._adopted.clear()
 
-    def _find_by_name(self, path: str, scan: Scan) -> None:
+    def _find_by_name(self, path: str, scan: DirectoryScan) -> None:
         """Find the file at a matching path."""
         try:
             status = os.lstat(path)
@@ -176,22 +176,24 @@ class Discovery:
         self._unreadable.add(path)
         self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
-    def _track(self, key: Key, tail: Tail, scan: Scan, fd: int | None = None) -> None:
+    def _track(self, key: Key, tail: Tail, scan: DirectoryScan, fd: int | None = None) -> None:
         scan.changed.add(tail)
         self._table.track(key, tail, fd)
 
-    def _mark_matched(self, tail: Tail, status: os.stat_result, scan: Scan) -> None:
+    def _mark_matched(self, tail: Tail, status: os.stat_result, scan: DirectoryScan) -> None:
         if not tail.has_name:
             scan.changed.add(tail)
-        tail.location, tail.replaced = Location.MATCHED, False
+        tail.location, tail.replaced = FileLocation.MATCHED, False
         scan.statuses[tail] = status
 
-    def _track_new(self, scan: Scan, *, skip_to_end: bool = False) -> None:
+    def _track_new(self, scan: DirectoryScan, *, skip_to_end: bool = False) -> None:
         missing = self._table.missing() if scan.untracked else []
         for file in scan.untracked:
             self._track_new_file(file, scan, missing, skip_to_end=skip_to_end)
 
-    def _track_new_file(self, file: UntrackedFile, scan: Scan, missing: list[Tail], *, skip_to_end: bool) -> None:
+    def _track_new_file(
+        self, file: UntrackedFile, scan: DirectoryScan, missing: list[Tail], *, skip_to_end: bool
+    ) -> None:
         """Track a file that is not tracked yet; continue a lost file if it is the rotated copy of that one."""
         path, key, is_link = file
         opened = _opened(path, key)
@@ -224,7 +226,7 @@ class Discovery:
             self._track(key, tail, scan, fd)
         self._mark_matched(tail, status, scan)
 
-    def _find_renamed(self, where: set[str], scan: Scan) -> None:
+    def _find_renamed(self, where: set[str], scan: DirectoryScan) -> None:
         """Find files that no matching name led to: by another name in their directories, or deleted."""
         listing = cache(_paths_by_key)
         for key, tail in self._table.by_key.items():
@@ -241,7 +243,7 @@ class Discovery:
                 except OSError as e:
                     self._report_unreadable(tail.path, e)
 
-    def _find_tracked(self, key: Key, tail: Tail, listing: Listing, scan: Scan) -> None:
+    def _find_tracked(self, key: Key, tail: Tail, listing: Listing, scan: DirectoryScan) -> None:
         """Find a tracked file whose name does not match a group any more.
 
         Raises OSError where its directory is unreadable.
@@ -254,12 +256,14 @@ class Discovery:
                 tail.move(listing(home)[key])
                 scan.changed.add(tail)
                 named = True
-        location = Location.RENAMED if named else Location.UNSEEN if self._may_return(tail) else Location.DELETED
+        location = (
+            FileLocation.RENAMED if named else FileLocation.UNSEEN if self._may_return(tail) else FileLocation.DELETED
+        )
         if location is not tail.location and not (named and tail.has_name):
             scan.changed.add(tail)
         tail.location = location
 
-    def _find_unfound(self, tail: Tail, listing: Listing, scan: Scan) -> None:
+    def _find_unfound(self, tail: Tail, listing: Listing, scan: DirectoryScan) -> None:
         """Find the file of a stored cursor that was not found since the start.
 
         Raises OSError where a file or its directory is unreadable.
@@ -271,8 +275,8 @@ class Discovery:
                 self._table.relocate(tail, key, path)
                 self._track(key, tail, scan)
                 return
-        if tail.location is not Location.DELETED and not self._may_return(tail):
-            tail.location = Location.DELETED
+        if tail.location is not FileLocation.DELETED and not self._may_return(tail):
+            tail.location = FileLocation.DELETED
             scan.changed.add(tail)
 
     def _may_be_in(self, where: set[str], tail: Tail) -> bool:
@@ -297,7 +301,7 @@ class Discovery:
 
     # --- rotated copies
 
-    def _find_copies(self, where: set[str], scan: Scan) -> None:
+    def _find_copies(self, where: set[str], scan: DirectoryScan) -> None:
         """Find rotated copies, plain or compressed, of files that are gone."""
         entries = cache(_files)
         for tail in self._table.missing():
@@ -309,7 +313,7 @@ class Discovery:
                 if copy is not None:
                     self._continue_in(copy, tail, scan)
 
-    def _continue_in(self, copy: Copy, tail: Tail, scan: Scan) -> None:
+    def _continue_in(self, copy: Copy, tail: Tail, scan: DirectoryScan) -> None:
         """Continue reading the lost file in its rotated copy."""
         self.closed.keep_copied(tail, copy.path)
         if copy.unpacked is None:
@@ -318,7 +322,7 @@ class Discovery:
             self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.offset)
             tail.unpacked = True
             self._table.relocate(tail, copy.key, tail.path)
-            tail.location = Location.DELETED
+            tail.location = FileLocation.DELETED
         self._track(copy.key, tail, scan, copy.unpacked)
 
     # --- changes that inotify reports
@@ -334,7 +338,7 @@ class Discovery:
 
     def adopt(self, hints: Hints) -> set[Tail]:
         """Track the files that the watcher opened; return those that are new. The caller must scan afterwards."""
-        scan = Scan()
+        scan = DirectoryScan()
         self.closed.note(hints)
         for change in hints.changes:
             self._counters.note(change, is_link=self._is_link(change))
@@ -345,7 +349,7 @@ class Discovery:
         self._adopted |= scan.changed
         return scan.changed
 
-    def _adopt(self, change: Change, scan: Scan) -> None:
+    def _adopt(self, change: Change, scan: DirectoryScan) -> None:
         if change.key is None or change.opened is None or (fd := change.opened.take()) is None:
             return
         tail = self._table.by_key.get(change.key)
@@ -392,7 +396,7 @@ class Discovery:
         return {tail for path in hints.grown if (tail := self._table.at_path(path)) is not None}, changed
 
     def _scan_names(self, changes: Sequence[Change]) -> set[Tail]:
-        """Scan the changed names and the files they led to; return the tracked files that changed.
+        """DirectoryScan the changed names and the files they led to; return the tracked files that changed.
 
         The cost depends on the number of changes, not of tracked files. A full scan finds the same, and also changes
         that inotify did not report.
@@ -405,7 +409,7 @@ class Discovery:
                 if tail:
                     concerned.add(tail)
                     paths |= {tail.path, tail.name}
-        scan = Scan()
+        scan = DirectoryScan()
         unreadable = self._unreadable & paths
         self._unreadable -= unreadable
         for path in sorted(paths):
@@ -423,7 +427,7 @@ class Discovery:
         lost = {
             tail
             for tail in concerned
-            if tail.fd is None and tail.location is Location.DELETED and tail.growth is not Growth.NONE
+            if tail.fd is None and tail.location is FileLocation.DELETED and tail.growth is not Growth.NONE
         }
         if not lost:
             return scan.changed
@@ -431,7 +435,7 @@ class Discovery:
         homes = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
         return scan.changed | self.scan(homes).changed
 
-    def _find_changed(self, tail: Tail, arrived: Mapping[Key, str], listing: Listing, scan: Scan) -> None:
+    def _find_changed(self, tail: Tail, arrived: Mapping[Key, str], listing: Listing, scan: DirectoryScan) -> None:
         """Find a tracked file that has none of the changed names that match a group.
 
         `arrived` has the paths that inotify reported, by key. Raises OSError as `_find_tracked` does.
@@ -446,7 +450,7 @@ class Discovery:
             listing = defaultdict[str, dict[Key, str]](dict).__getitem__  # no name leads to it any more
         self._find_tracked(key, tail, listing, scan)
         if tail.has_name and self._groups.headers(tail.path) is not None:
-            tail.location = Location.MATCHED
+            tail.location = FileLocation.MATCHED
 
     # --- idle files
 
@@ -460,7 +464,7 @@ class Discovery:
             if tail.has_name or self._may_return(tail):
                 self._table.close(tail)
             elif not self._table.is_tracked(tail):
-                is_deleted = tail.location is Location.DELETED
+                is_deleted = tail.location is FileLocation.DELETED
                 if is_deleted or not tail.inode or not self._may_be_in(self._groups.directories, tail):
                     gone.append(tail)
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.offset:

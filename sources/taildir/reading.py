@@ -12,7 +12,7 @@ from flafka.sources.compressed import COMPRESSED
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.events import Events
 from flafka.sources.taildir.table import FileTable
-from flafka.sources.taildir.tail import MAX_LINE, ChangedError, Location, Tail
+from flafka.sources.taildir.tail import MAX_LINE, ChangedError, FileLocation, Tail
 from flafka.sources.troubles import Troubles
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -161,7 +161,7 @@ class EventReader:
     def _restart(self, due: Due, room: int, space: int) -> Events | None:
         """Read a truncated or replaced file from its start; emit buffered lines of its former content first."""
         tail = due.tail
-        if tail.fd is None and tail.location is not Location.MATCHED:
+        if tail.fd is None and tail.location is not FileLocation.MATCHED:
             self._table.forget(tail)  # another file, which no group matches, reused its inode
             return None
         # The buffered last event is in no file any more: emit it now.

@@ -18,7 +18,7 @@ from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
 from flafka.sources.taildir.table import FileTable
-from flafka.sources.taildir.tail import Growth, Location, Tail
+from flafka.sources.taildir.tail import FileLocation, Growth, Tail
 from flafka.sources.taildir.watcher import FileCounters, Watcher
 from flafka.sources.troubles import FILE_METRICS, Troubles
 
@@ -330,7 +330,7 @@ class TaildirSource(Source[TaildirConfig]):
         for due in found:
             chain = chains[due.tail] = [due.tail]
             while due.until > due.tail.offset and (earlier := chain[-1].predecessor) is not None:
-                if earlier.location is Location.FORGOTTEN or earlier in chain:
+                if earlier.location is FileLocation.FORGOTTEN or earlier in chain:
                     break
                 chain.append(earlier)
         succeeded = {tail for chain in chains.values() for tail in chain[1:]}
@@ -354,7 +354,7 @@ class TaildirSource(Source[TaildirConfig]):
         Return True if the file is postponed.
         """
         tail, earlier = due.tail, due.tail.predecessor
-        if earlier is None or earlier.location is Location.FORGOTTEN or due.until <= tail.offset:
+        if earlier is None or earlier.location is FileLocation.FORGOTTEN or due.until <= tail.offset:
             return False
         if not tail.sync:
             tail.sync = self._watcher.sync()

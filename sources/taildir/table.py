@@ -14,10 +14,10 @@ import msgspec
 
 from flafka.plugins import Metrics
 from flafka.sources.descriptors import EXHAUSTED, exhausted, most_open
-from flafka.sources.taildir.cursors import Cursor, CursorStore, Mark
+from flafka.sources.taildir.cursors import CursorStore, FileCursor, Mark
 from flafka.sources.taildir.groups import Groups
 from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
-from flafka.sources.taildir.tail import ChangedError, Growth, Key, Location, Tail
+from flafka.sources.taildir.tail import ChangedError, FileLocation, Growth, Key, Tail
 from flafka.sources.taildir.watcher import FileCounters, Hints
 from flafka.sources.troubles import Troubles
 
@@ -27,7 +27,7 @@ class FileTable:
 
     def __init__(
         self,
-        cursors: Iterable[Cursor],
+        cursors: Iterable[FileCursor],
         groups: Groups,
         counters: FileCounters,
         troubles: Troubles,
@@ -89,7 +89,7 @@ class FileTable:
 
     def save(self, store: CursorStore, *, final: bool = False) -> None:
         """Save the outdated cursors. Raises OSError as `CursorStore.save` does; they stay outdated then."""
-        gone = {tail for tail in self.unsaved if tail.location is Location.FORGOTTEN}
+        gone = {tail for tail in self.unsaved if tail.location is FileLocation.FORGOTTEN}
         changed = self.unsaved - gone
         store.save([tail.cursor() for tail in changed], [tail.id for tail in gone], final=final)
         self.unsaved.clear()
@@ -137,7 +137,7 @@ class FileTable:
         self._remove(tail)
         tail.device, tail.inode = key
         tail.seen = None
-        tail.location = Location.RENAMED
+        tail.location = FileLocation.RENAMED
         if path != tail.path:
             self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.offset, path)
             tail.move(path)
@@ -153,7 +153,7 @@ class FileTable:
         read = tail.fd is not None
         tracked = self.is_tracked(tail)
         self.close(tail)
-        tail.location = Location.FORGOTTEN
+        tail.location = FileLocation.FORGOTTEN
         self.unsaved.add(tail)
         self._troubles.over(tail.path)
         self._remove(tail)
@@ -176,7 +176,7 @@ class FileTable:
             return
         tail.has_left = tail.unpacked or tail.path != tail.name
         other = self._latest.get(tail.name)
-        if other is None or other.location is Location.FORGOTTEN or other is tail:
+        if other is None or other.location is FileLocation.FORGOTTEN or other is tail:
             self._latest[tail.name] = tail
         elif tail.has_left and not other.has_left:
             # A file may be opened before inotify reports its predecessors: insert them before it.
@@ -227,7 +227,7 @@ class FileTable:
     def missing(self) -> list[Tail]:
         """Return files that are gone, and whose rotated copies can be identified by their content."""
         closed = itertools.chain(*self._unfound.values(), (t for t in self.by_key.values() if t.fd is None))
-        gone = (tail for tail in closed if tail.location is Location.DELETED or not tail.inode)
+        gone = (tail for tail in closed if tail.location is FileLocation.DELETED or not tail.inode)
         return [tail for tail in gone if tail.provable and tail.proof is not None]
 
     def warn_unproved(self, tail: Tail, path: str) -> None:
@@ -315,7 +315,9 @@ class ClosedFiles:
         Such a file that is deleted before it is opened again has lost data, which `FileTable.forget` reports.
         """
         self._written = {
-            tail for tail in self._written if tail.growth is Growth.SEEN and tail.location is not Location.FORGOTTEN
+            tail
+            for tail in self._written
+            if tail.growth is Growth.SEEN and tail.location is not FileLocation.FORGOTTEN
         }
         closed = self._by_path()
         for change in hints.changes:
@@ -363,7 +365,7 @@ class ClosedFiles:
         """
         copied, before = self._copied
         for tail, copy in before.items():
-            tail.location = Location.FORGOTTEN
+            tail.location = FileLocation.FORGOTTEN
             if tail.growth is Growth.SEEN:
                 self._log.warning(
                     "%s was not found again, but its copy %s was: what was written to it after it was copied, if"

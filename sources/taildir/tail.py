@@ -7,7 +7,7 @@ import errno
 import os
 import time
 
-from flafka.sources.taildir.cursors import HEAD, TAIL, Cursor, Mark, fingerprint
+from flafka.sources.taildir.cursors import HEAD, TAIL, FileCursor, Mark, fingerprint
 
 MAX_LINE = 4 << 20
 """Maximum size of a line, in bytes; a longer line becomes several events.
@@ -45,8 +45,8 @@ class ChangedError(Exception):
     """Content that was read is no longer in the file: it was truncated, or its inode was reused."""
 
 
-class Location(enum.Enum):
-    """Location of a tracked file, as of the latest scan."""
+class FileLocation(enum.Enum):
+    """FileLocation of a tracked file, as of the latest scan."""
 
     MATCHED = enum.auto()
     """Under a name that matches a file group."""
@@ -114,7 +114,7 @@ class Tail:
         """True if the file had nothing but NULs at the latest read."""
         self.holed = False
         """True if NULs at the beginning of the file were skipped."""
-        self.location = Location.UNSEEN
+        self.location = FileLocation.UNSEEN
         self.growth = Growth.NONE
         self.replaced = False
         """True if another file took the path since this file was last seen there."""
@@ -143,7 +143,7 @@ class Tail:
         """Monotonic time of the latest change that was noticed."""
 
     @classmethod
-    def of(cls, cursor: Cursor) -> Tail:
+    def of(cls, cursor: FileCursor) -> Tail:
         """Return the file of a cursor, not found yet."""
         return cls(
             cursor.path,
@@ -156,9 +156,9 @@ class Tail:
             real=cursor.real,
         )
 
-    def cursor(self) -> Cursor:
+    def cursor(self) -> FileCursor:
         """Return the present cursor."""
-        return Cursor(
+        return FileCursor(
             id=self.id,
             inode=self.inode,
             device=self.device,
@@ -167,7 +167,7 @@ class Tail:
             real=self.real,
             offset=self.offset,
             proof=self.proof,
-            deleted=self.location is Location.DELETED,
+            deleted=self.location is FileLocation.DELETED,
         )
 
     @property
@@ -183,7 +183,7 @@ class Tail:
     @property
     def has_name(self) -> bool:
         """True if a known name leads to the file."""
-        return self.location is Location.MATCHED or self.location is Location.RENAMED
+        return self.location is FileLocation.MATCHED or self.location is FileLocation.RENAMED
 
     @property
     def rotated(self) -> bool:
@@ -372,7 +372,7 @@ class Tail:
 
     def restart(self) -> None:
         """Reset the offset to 0: the file was truncated while open, or its inode was reused."""
-        if self.fd is None or self.location is Location.MATCHED:
+        if self.fd is None or self.location is FileLocation.MATCHED:
             self.name = self.path
         mark = Mark() if self.fd is None else Mark.at(self.fd, 0)
         self.offset, self.proof, self.seen, self.held = 0, mark, None, b""

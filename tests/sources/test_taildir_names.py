@@ -18,7 +18,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.sources.taildir import TaildirSource
-from flafka.sources.taildir.tail import Location
+from flafka.sources.taildir.tail import FileLocation
 from flafka.sources.taildir.watcher import NameWatcher
 from tests.fixtures.processes import Forked
 from tests.sources.taildir_running import append, bodies, kill, positions, start
@@ -135,7 +135,7 @@ def test_a_change_of_names_costs_no_look_at_the_other_files(
     def told() -> bool:
         found.extend(bodies(source))
         return (
-            len(found) == 3 and sum(tail.location is Location.DELETED for tail in source._table) == 4
+            len(found) == 3 and sum(tail.location is FileLocation.DELETED for tail in source._table) == 4
         )  # the probe is one
 
     until(told)

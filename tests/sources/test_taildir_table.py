@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flafka.sources.taildir.cursors import Mark
 from flafka.sources.taildir.table import PathIndex
-from flafka.sources.taildir.tail import Location, Tail
+from flafka.sources.taildir.tail import FileLocation, Tail
 from tests.fixtures.examples import examples
 
 PATHS = ("a", "b", "c")
@@ -30,7 +30,7 @@ def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
             paths.remove(tail)
         else:
             tail.path, tail.real, tail.replaced = path, real, False
-            tail.location = Location.MATCHED if named else Location.UNSEEN
+            tail.location = FileLocation.MATCHED if named else FileLocation.UNSEEN
             paths.put(tail)
             order.append(tail)
         for one in PATHS:

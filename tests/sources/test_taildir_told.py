@@ -10,7 +10,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.sources.taildir import TaildirSource
-from flafka.sources.taildir.tail import Location
+from flafka.sources.taildir.tail import FileLocation
 from tests.sources.taildir_running import append, bodies, positions
 from tests.sources.test_taildir_names import Begin, begin, news
 
@@ -53,7 +53,7 @@ def closed(source: TaildirSource) -> None:
 
     def look() -> bool:
         assert everywhere(source) == []
-        return all(tail.fd is None for tail in source._table if tail.location is not Location.DELETED)
+        return all(tail.fd is None for tail in source._table if tail.location is not FileLocation.DELETED)
 
     until(look)
 

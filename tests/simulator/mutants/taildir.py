@@ -39,8 +39,8 @@ FILES = (
         "an open file is the same one whatever is in it",
         TAILDIR,
         "sources/taildir/reading.py",
-        "if tail.fd is None and tail.location is not Location.MATCHED:",
-        "if tail.location is not Location.MATCHED:",
+        "if tail.fd is None and tail.location is not FileLocation.MATCHED:",
+        "if tail.location is not FileLocation.MATCHED:",
         f"{STORIES}::test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read",
     ),
     Mutant(
