@@ -343,7 +343,7 @@ class PositionFile(CursorStore):
         """Store the changed cursors durably, and remove those with the IDs `gone`.
 
         Flume's file is written too if its interval has passed, or if this is the `final` call. Raises OSError, and
-        then nothing counts as saved.
+        then the caller saves the same again.
         """
         self._cursors.update((cursor.id, cursor) for cursor in changed)
         for id in gone:

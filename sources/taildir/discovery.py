@@ -46,7 +46,7 @@ class UntrackedFile(NamedTuple):
 
 @dataclass(slots=True)
 class DirectoryScan:
-    """DirectoryScan, in progress or complete."""
+    """Scan of directories, in progress or complete."""
 
     changed: set[Tail] = field(default_factory=set)
     """Files that were created, renamed or deleted."""
@@ -109,7 +109,7 @@ class Discovery:
     # --- full scans
 
     def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> DirectoryScan:
-        """DirectoryScan all directories of the groups, or those in `directories`.
+        """Scan all directories of the groups, or those in `directories`.
 
         With `skip_to_end`, new files are read from their present end.
         """
@@ -396,7 +396,7 @@ class Discovery:
         return {tail for path in hints.grown if (tail := self._table.at_path(path)) is not None}, changed
 
     def _scan_names(self, changes: Sequence[Change]) -> set[Tail]:
-        """DirectoryScan the changed names and the files they led to; return the tracked files that changed.
+        """Scan the changed names and the files they led to; return the tracked files that changed.
 
         The cost depends on the number of changes, not of tracked files. A full scan finds the same, and also changes
         that inotify did not report.

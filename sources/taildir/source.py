@@ -205,7 +205,8 @@ class TaildirSource(Source[TaildirConfig]):
         unfinished = {*self._postponed}
         for due in dues:
             tail = due.tail
-            batches = 0
+            batches, before = 0, tail.offset
+            taken = False
             if tail.predecessor in unfinished:  # its lines would overtake lines of its predecessor
                 unfinished.add(tail)
                 if (until := self._postponed.get(tail.predecessor)) is not None:
@@ -223,6 +224,7 @@ class TaildirSource(Source[TaildirConfig]):
                 if events is None:
                     break
                 pieces.append(events)
+                taken = True
                 tail.predecessor = None
                 more = tail.offset + space < due.until
                 room -= events.number
@@ -232,7 +234,8 @@ class TaildirSource(Source[TaildirConfig]):
                 yield from self._offer(pieces)
                 pieces, room, space = [], self.config.batch_size, BATCH_BYTES
                 batches += 1
-            if due.more and not tail.blank:
+            # Without progress (NULs only, compressed, unreadable) to go on at once would be a busy loop.
+            if due.more and (taken or tail.offset != before):
                 self._reader.poll_again(tail)
                 unfinished.add(tail)
         if pieces and not self.stopping.is_set():
@@ -295,12 +298,17 @@ class TaildirSource(Source[TaildirConfig]):
 
         `succeeded` says that lines of a successor wait, so no continuation line follows the last event of this file.
         """
+        if tail.location is FileLocation.FORGOTTEN:
+            self._reader.holding.discard(tail)
+            return None
         try:
             status = status or tail.status()
         except OSError as e:
             self._reader.unreadable(tail, e)
             return None
         if status is None:
+            if tail.location is FileLocation.DELETED:
+                self._reader.holding.discard(tail)  # what it held is not in any file: nothing completes it
             return None  # the next full scan finds the file
         if status.st_size <= tail.offset:
             tail.growth = Growth.NONE

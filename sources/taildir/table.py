@@ -395,7 +395,7 @@ class PathIndex:
         return tails[-1] if tails else None
 
     def put(self, tail: Tail) -> None:
-        """Add a file, or update it after a change of `path`, `real` or `named`."""
+        """Add a file, or update it after a change of its paths or its location."""
         before, now = self._paths.get(tail, set()), {tail.path, tail.real}
         self._paths[tail] = now
         for path in now:  # replaced atomically: other threads read meanwhile

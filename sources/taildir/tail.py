@@ -46,7 +46,7 @@ class ChangedError(Exception):
 
 
 class FileLocation(enum.Enum):
-    """FileLocation of a tracked file, as of the latest scan."""
+    """Location of a tracked file, as of the latest scan."""
 
     MATCHED = enum.auto()
     """Under a name that matches a file group."""
@@ -209,20 +209,22 @@ class Tail:
                 raise FileNotFoundError(f"{self.path} is another file by now")
             if not self.is_in(fd, self.path):
                 raise ChangedError
+            self.hold(fd)
         except BaseException:
             os.close(fd)
             raise
-        self.hold(fd)
 
     def hold(self, fd: int) -> None:
         """Take an open descriptor, whose content was compared already.
 
         An offset of Flume's position file counts if it is the end of a line, else the offset of the proof.
         """
-        if self.proof is not None and self.offset and os.pread(fd, 1, self.offset - 1) != b"\n":
-            self.offset = self.proof.offset
-        if self.proof is None or self.proof.offset != self.offset or not self.proof.length:
-            self.proof = Mark.at(fd, self.offset)
+        offset, proof = self.offset, self.proof
+        if proof is not None and offset and os.pread(fd, 1, offset - 1) != b"\n":
+            offset = proof.offset
+        if proof is None or proof.offset != offset or not proof.length:
+            proof = Mark.at(fd, offset)
+        self.offset, self.proof = offset, proof
         self.fd, self.growth = fd, Growth.NONE
 
     def former(self, id: int) -> Tail:

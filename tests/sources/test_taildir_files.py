@@ -291,6 +291,30 @@ def test_where_there_are_only_nuls_the_text_may_come_before_them(logs: Path, tmp
     source.close()
 
 
+@pytest.mark.parametrize("why", ["compressed", "unreadable", "forgotten"])
+def test_a_large_file_that_cannot_be_read_is_not_looked_at_without_a_pause(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It has more than one turn of bytes left, as a file has that is read on at once."""
+    log = logs / "log"
+    log.write_bytes((b"\x1f\x8b\x08" if why == "compressed" else b"") + b"x" * 1023 + b"\n" * (9 << 20))
+    source = start(tmp_path)
+    if why == "unreadable":
+        monkeypatch.setattr(source._table, "open", lambda tail: os.open("/proc/1/nothing", os.O_RDONLY))
+    if why == "forgotten":
+        source._discovery.scan()
+        (tail,) = source._table.tracked
+        source._table.forget(tail)
+        source._reader.poll_again(tail)
+        source._reader.holding.add(tail)
+        assert source._due_of(tail, None, 0.0) is None
+        assert not source._reader.holding
+    else:
+        assert list(source.poll()) == []
+        assert not source._reader.behind
+    source.close()
+
+
 def test_files_with_the_same_first_lines_are_different_files(logs: Path, tmp_path: Path) -> None:
     head = b"# " + b"the same head in all " * 100 + b"\n"
     for i in range(4):
