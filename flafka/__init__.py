@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a checker that sees `__getattr__` takes every misspelt name for one that there is
     from flafka.plugins import *  # noqa: F403
+else:
 
-
-def __getattr__(name: str) -> Any:
-    plugins = importlib.import_module("flafka.plugins")
-    if name not in plugins.__all__:
-        raise AttributeError(f"module 'flafka' has no attribute {name!r}")
-    return getattr(plugins, name)
+    def __getattr__(name: str) -> Any:
+        plugins = importlib.import_module("flafka.plugins")
+        if name not in plugins.__all__:
+            raise AttributeError(f"module 'flafka' has no attribute {name!r}")
+        return getattr(plugins, name)

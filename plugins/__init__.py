@@ -1,8 +1,8 @@
-"""What a component is made of. Built-ins and plugin authors alike write `from flafka.plugins import Source`.
+"""What a component is made of. Built-ins and plugin authors alike write `from flafka import Source`.
 
 A plugin is a module with a `components()` hook, named by an entry point of the group `flafka`:
 
-    from flafka.plugins import Batch, Config, Event, Source, hookimpl, option
+    from flafka import Batch, Config, Event, Source, hookimpl, option
 
     class Ticks(Source[TicksConfig]):
         type_name = "ticks"
@@ -119,3 +119,6 @@ __all__ = [
     "require",
     "with_default",
 ]
+
+if __name__ != "flafka.plugins":  # past `flafka` every class would be there twice
+    raise ImportError("import flafka.plugins: this folder is a part of the package flafka")

@@ -16,9 +16,8 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicCollection, TopicPartition
 
-from flafka.agent.sidetopics import BESIDE
 from flafka.plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
-from flafka.plugins.kafka.clients import new_admin, new_consumer
+from flafka.plugins.kafka.clients import ASK, new_admin, new_consumer
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import read_up_to, watermarks
 
@@ -60,8 +59,8 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
     assert config is not None
     decode = channel(config).decode
     client = {"bootstrap.servers": bootstrap_servers}
-    admin = new_admin(BESIDE, client)
-    consumer = new_consumer(BESIDE, {**client, "group.id": "flafka-audit"})
+    admin = new_admin(ASK, client)
+    consumer = new_consumer(ASK, {**client, "group.id": "flafka-audit"})
     try:
         metadata = consumer.list_topics(topic, timeout=STORE_READ_SECONDS)
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(STORE_READ_SECONDS)

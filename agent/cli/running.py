@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,4 +49,4 @@ def _started() -> Iterator[tuple[int, list[Path], str | None]]:
 def _is_start(words: list[str]) -> bool:
     """Return True for the words of `agent start` or `python -m flafka start`."""
     before = words[: words.index("start")] if "start" in words else []
-    return any(Path(word).name == "agent" for word in before) or before[-2:] == ["-m", "flafka"]
+    return any(Path(word).name == "agent" for word in before) or ("-m", "flafka") in itertools.pairwise(before)

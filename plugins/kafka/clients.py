@@ -58,7 +58,7 @@ class Role:
     access: tuple[Access, ...]
 
 
-ASK = Role("a question that needs no right, such as for the list of brokers", ())
+ASK = Role("a question about brokers or a topic, for a component whose own role has the rights", ())
 
 
 def new_consumer(role: Role, properties: Mapping[str, Any]) -> Consumer:

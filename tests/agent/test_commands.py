@@ -53,9 +53,9 @@ def test_completion_knows_the_commands_without_importing_them() -> None:
     found = BashComplete(main, {}, "agent", "_AGENT_COMPLETE").get_completions([], "t")
     assert [one.value for one in found] == [name for name in COMMANDS if name.startswith("t")]
     script = (
-        "import sys\nfrom click.shell_completion import BashComplete\nfrom agent.cli import main\n"
+        "import sys\nfrom click.shell_completion import BashComplete\nfrom flafka.agent.cli import main\n"
         "BashComplete(main, {}, 'agent', 'X').get_completions([], '')\n"
-        "print([m for m in sys.modules if m.startswith('agent.cli.') or m in ('pydantic', 'pyarrow')])"
+        "print([m for m in sys.modules if m.startswith('flafka.agent.cli.') or m in ('pydantic', 'pyarrow')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -11,7 +11,6 @@ from flafka.agent.services.running import until
 from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.records import decode
 from flafka.plugins import FlafkaError, Metrics, PartitionClaim, Retry
-from flafka.plugins.kafka import consumer as consumer_module
 from flafka.plugins.kafka.offsets import OffsetMetadata
 
 
@@ -276,12 +275,14 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
             time.sleep(0.001)
 
         def close(self):
+            closed.append(self)
             raise Retry("the group's positions cannot be had")
 
-    failures = []
-    monkeypatch.setattr(consumer_module, "Consumer", Closing)
+    failures, closed = [], []
+    monkeypatch.setattr("flafka.plugins.kafka.clients.Consumer", Closing)
     monkeypatch.setattr(threading, "excepthook", failures.append)
     reading("nobody:1", "closing", RebalanceListener(start=None)).close()
+    assert len(closed) == 1
     assert failures == []
 
 

@@ -101,7 +101,7 @@ def test_what_is_no_class_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_each_passes_the_kit(kind: str, tmp_path: Path) -> None:
-    module = importlib.import_module(f"plugins.templates.test_{kind}")
+    module = importlib.import_module(f"flafka.plugins.templates.test_{kind}")
     for name, test in vars(module).items():
         if name.startswith("test_"):
             test(*[tmp_path] * ("tmp_path" in test.__annotations__))

@@ -34,11 +34,11 @@ hangs, alone.HANG_SECONDS = alone.hangs, 0.5
 alone.hangs = lambda sink: os.path.exists({connected!r}) and hangs(sink)  # opening may take long
 """
 WITH_A_POOL = """
-import concurrent.futures, sinks.http
-send = sinks.http.HttpSink.{call}
+import concurrent.futures, flafka.sinks.http
+send = flafka.sinks.http.HttpSink.{call}
 def pooled(*given):
     return concurrent.futures.ThreadPoolExecutor(1).submit(send, *given).result()
-sinks.http.HttpSink.{call} = pooled
+flafka.sinks.http.HttpSink.{call} = pooled
 """
 
 
@@ -60,7 +60,7 @@ def replaying(directory: Path, server: socket.socket, before: str) -> Iterator[s
     arguments = ["dlq", "replay", "-c", str(conf), "--yes"]
     # Whoever started the tests in the background may have had SIGINT ignored.
     listening = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{listening}\n{before}\nfrom agent.cli import main\nmain()", *arguments]
+    command = [sys.executable, "-c", f"{listening}\n{before}\nfrom flafka.agent.cli import main\nmain()", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             server.settimeout(60)

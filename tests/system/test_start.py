@@ -308,7 +308,7 @@ a1.monitoring.port = {port}
             send(agent.port("syslog"), HEAD + b"delivered\n")
             agent.until(lambda: list((tmp_path / "out").glob("*")), "the event")
             assert agent.stop() == 0
-            assert f"WARNING agent.monitoring.server: metrics are not served: 127.0.0.1:{port}: Address" in agent.log
+            assert f"flafka.agent.monitoring.server: metrics are not served: 127.0.0.1:{port}: Address" in agent.log
     assert [file.read_bytes() for file in (tmp_path / "out").iterdir()] == [b"delivered\n"]
 
 
