@@ -346,7 +346,9 @@ def test_the_agent_has_every_kind_of_source_channel_and_sink() -> None:
     found = {"source": SOURCES, "channel": CHANNELS, "sink": SINKS}
     for kind, names in found.items():
         classes = {components.get(kind, name) for name in names.values()}
-        assert classes == {cls for cls in components.all(kind) if cls.__module__.partition(".")[0] == f"{kind}s"}
+        assert classes == {
+            cls for cls in components.all(kind) if cls.__module__.split(".")[:2] == ["flafka", f"{kind}s"]
+        }
 
 
 # --- with all servers that are to be there
@@ -556,7 +558,7 @@ def away(scene: Scene) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
             [
                 sys.executable,
                 "-m",
-                "agent",
+                "flafka",
                 *(word.format(**values) for word in words if word != "{brokers}"),
                 *named,
             ],
@@ -611,7 +613,7 @@ def test_without_brokers_top_knows_no_lag_of_their_sinks(
     assert "3 events" in lines["to-avro"]
     problems = [one["reason"] for one in scene.told("top")["problems"] if one["component"] == "CHANNEL.k"]
     assert any(all(one in text for one in scene.kafka.bootstrap_servers.split(",")) for text in problems)
-    assert "CHANNEL.k" in agent.failing()
+    agent.until(lambda: "CHANNEL.k" in agent.failing(), "the channel to fail")
     assert agent.get("/readyz")[0] == 200
 
 

@@ -32,12 +32,12 @@ a1.channels.c1.partitions = 1
 
 
 RIGHTS = {
-    "the topic": (TOPIC, "{}", "Read Write Describe Create"),
-    "`<topic>.deadletters`": (TOPIC, "{}.deadletters", "Read Write Describe Create"),
+    "the topic of a channel `kafka`": (TOPIC, "{}", "Read Write Describe Create"),
+    "`<topic>.deadletters` and `audit.topic`": (TOPIC, "{}.deadletters", "Read Write Describe Create"),
     "`<topic>.positions`": (TOPIC, "{}.positions", "Read Write Describe Create"),
     "topics that a sink `kafka` writes": (TOPIC, "{}.out", "Write Describe"),
     "topics that a source `kafka` reads": (TOPIC, "{}.in", "Read Describe"),
-    "the consumer groups of the channel, and of sinks and sources `kafka`": (GROUP, "{}", "Read Describe"),
+    "the consumer groups of a channel `kafka` and of its sinks": (GROUP, "{}", "Read Describe"),
     "the transactional ids that begin with `flafka`": (TRANSACTIONS, "flafka", "Write Describe"),
 }
 """Rights that docs/production.md names."""

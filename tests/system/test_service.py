@@ -44,7 +44,7 @@ exec env container=other SYSTEMD_UNIT_PATH={work}/units:/etc/systemd/system \
 """
 AGENT = """#!/bin/sh
 export PYTHONPATH={tree}
-exec {python} -B -m agent "$@"
+exec {python} -B -m flafka "$@"
 """
 HERE = """
 [Service]
