@@ -71,7 +71,7 @@ def _check_options(cls: type[T], properties: Properties) -> None:
 
 def _check_construction(cls: type[T], properties: Properties) -> None:
     config = _config(cls, properties)  # a check may read the files that a configuration names
-    for left in (2, 1, 0):  # others in this process may open a file or start a thread at the same time, once or twice
+    for left in reversed(range(10)):  # others in this process may open a file or start a thread at the same time
         threads, files = _threads(), _files()
         with _Watcher() as seen:
             component = cls(config)
