@@ -231,7 +231,7 @@ class Run(Steps):
                 most = sum(1 + self._again(topic, *place) for place in places)
                 others = sum(len(other.get(body, ())) for t, other in self.logs.items() if t != topic)
                 again = sum(self._again(t, *at) for t, some in self.replays.items() for at in some.get(body, ()))
-                # Dead letters of commits that did not come about: a changed path, limit or configuration follows them.
+                # Dead letters of commits that did not come about, before a changed path, limit or configuration.
                 if body.endswith(LARGE) or (self.was_mended and not self.bodies[body]):
                     again += min(letters[body], 1 + self.moved)
                 elif not self.bodies[body]:
