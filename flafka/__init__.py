@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a checker that sees `__getattr__` takes every misspelt name for one that there is
-    from flafka.plugins import *  # noqa: F403
+    from flafka.plugins import *  # noqa: F403  # all of `__all__`, for type checkers
 else:
 
     def __getattr__(name: str) -> Any:

@@ -34,6 +34,10 @@ def move(group_name: str, chosen: Chosen, to: str | None, yes: bool, as_json: bo
         if group_name not in (groups := {group for group, *_ in found}):
             there = f"there are: {', '.join(sorted(groups))}" if groups else "it has no such sink at all"
             raise click.ClickException(f"{spec.name} has no sink hdfs in group {group_name}; {there}")
+        if len({sink.make().record for group, sink, _ in found if group == group_name}) > 1:
+            raise click.ClickException(
+                f"sinks of group {group_name} have different paths: say which one with --to PATH"
+            )
         rows = [
             row for group, sink, channel in found if group == group_name for row in _move(group, sink, channel, yes)
         ]

@@ -83,10 +83,9 @@ def scattered_commit_logs(drains: Drains) -> Iterator[Warning]:
             if place != elsewhere:
                 yield (
                     sink,
-                    f"has its commit log in {place}, and {other.name} of the same consumer group in {elsewhere}: a "
-                    "partition that is reassigned from one sink to the other is delivered only after all agents of "
-                    "the group were stopped; give each sink a group of its own, so that each gets all events, or "
-                    "both the same path, so that they share them",
+                    f"has its commit log in {place}, and {other.name} of the same consumer group in {elsewhere}: "
+                    "from the next start on one of them delivers all events and the other none; give each sink a "
+                    "group of its own, so that each gets all events, or both the same path, so that they share them",
                 )
 
 

@@ -1,7 +1,9 @@
 """What `agent check` says of Kafka components that do not fit together."""
 
 import pytest
+from click.testing import CliRunner
 
+from flafka.agent.cli import main
 from flafka.agent.config import load
 from flafka.plugins import Components
 from flafka.sinks.kafka import KafkaSink
@@ -166,15 +168,25 @@ a1.sinks.k2.hdfs.path = {path}
     ],
 )
 def test_two_places_of_one_group_s_commit_log_are_warned_of(tmp_path, path, more, warned):
-    """A partition that is reassigned from one sink to the other waits, until all agents were stopped."""
+    """The one that starts first moves the commit logs of all partitions, and the other is refused."""
     file = tmp_path / "a.conf"
     text = SHARED.format(path=path, more="")
     file.write_text(text.replace("a1.channels.c1.type = kafka", more) if "memory" in more else text + more)
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
     said = [one.message for one in diagnostics if "commit log" in one.message and one.severity == "warning"]
     why = (
-        "has its commit log in /other/.flafka, and k1 of the same consumer group in /logs/.flafka: a partition that "
-        "is reassigned from one sink to the other is delivered only after all agents of the group were stopped; give "
-        "each sink a group of its own, so that each gets all events, or both the same path, so that they share them"
+        "has its commit log in /other/.flafka, and k1 of the same consumer group in /logs/.flafka: from the next "
+        "start on one of them delivers all events and the other none; give each sink a group of its own, so that "
+        "each gets all events, or both the same path, so that they share them"
     )
     assert said == ([why] if warned else [])
+
+
+def test_a_move_to_two_paths_at_once_is_refused(tmp_path):
+    file = tmp_path / "a.conf"
+    file.write_text(SHARED.format(path="hdfs://name:8020/other", more=""))
+    done = CliRunner().invoke(main, ["group", "move", "flafka", "-c", str(file), "--yes"])
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "Error: sinks of group flafka have different paths: say which one with --to PATH\n",
+    )
