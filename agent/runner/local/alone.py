@@ -82,5 +82,7 @@ def hangs(sink: SinkRunner) -> bool:
 def stop(sink: SinkRunner) -> None:
     """Have it deliver what it took, and end; a sink that hangs is not waited for."""
     sink.stopping.set()
-    if not hangs(sink):
-        sink.thread.join(SINK_FAILURE_SECONDS)
+    deadline = time.monotonic() + SINK_FAILURE_SECONDS
+    # Python sees a Ctrl-C that comes just before a wait only after it.
+    while sink.thread.is_alive() and not hangs(sink) and time.monotonic() < deadline:
+        sink.thread.join(SINK_CHECK_SECONDS)
