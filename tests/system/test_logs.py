@@ -72,7 +72,8 @@ a1.sources.s1.channels = c1
         before = {form: said(agent, form) for form, agent in agents.items()}
         for form, lines in before.items():
             assert len(lines) < 10, form
-            assert {line.level for line in lines} == {"INFO"}, lines
+            told = [line for line in lines if line.level != "INFO" and line.component != "a1.channels.c1"]
+            assert told == [], "only Kafka may be slow for a while"
         for broker in ("broker-1", "broker-2", "broker-3"):
             kafka_cluster.kill(broker)
         killed = time.monotonic()
