@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flafka.agent.runner.delivery import intercepted, opened
-from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.runner.local.routing import Selector
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
 from flafka.plugins import Batch, Event, FlafkaError, Origin, Sink
 

@@ -14,14 +14,14 @@ from flafka.agent.runner.delivery import by_id, intercepted, opened
 from flafka.agent.runner.retries import told
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import (
+    Assignment,
     Batch,
     Event,
     EventId,
     FlafkaError,
     KafkaBackedChannel,
-    PartitionClaim,
+    PolledBatch,
     Sink,
-    Taken,
     Whereabouts,
 )
 from flafka.plugins.errors import ANY_FAILURE
@@ -117,12 +117,12 @@ def trace(spec: AgentSpec, id: EventId) -> Trace:
 
 def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: EventId, found: Whereabouts) -> Trace:
     letters = tuple(_letters(spec, channel, id))
-    batch = _alone(found.taken, id)
+    batch = _alone(found.polled, id)
     event, arrival = None, None
     if batch is not None and batch.origin is not None:
         event, arrival = next(iter(batch)), int(batch.origin.timestamps[0])
-    elif found.taken is not None and not found.missing and found.taken.undecodable:
-        record = found.taken.undecodable[0].record
+    elif found.polled is not None and not found.missing and found.polled.undecodable:
+        record = found.polled.undecodable[0].record
         headers = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
         event, arrival = Event(record.value or b"", headers), record.timestamp
     never = bool(found.missing) and not _was_there(found, id)
@@ -141,14 +141,14 @@ def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: Ev
 
 def _was_there(found: Whereabouts, id: EventId) -> bool:
     """Whether the event may have been in the channel: its record is no longer there, rather than not yet."""
-    if found.taken is not None:
+    if found.polled is not None:
         return False
-    return any((position or 0) > id.offset for _, position in found.positions.values())
+    return any((committed.next_offset or 0) > id.offset for committed in found.committed.values())
 
 
-def _alone(taken: Taken | None, id: EventId) -> Batch | None:
-    rows = [row for row, one in enumerate(taken.batch.ids()) if one == id] if taken is not None else []
-    return taken.batch.slice(rows[0], 1) if taken is not None and rows else None
+def _alone(polled: PolledBatch | None, id: EventId) -> Batch | None:
+    rows = [row for row, one in enumerate(polled.batch.ids()) if one == id] if polled is not None else []
+    return polled.batch.slice(rows[0], 1) if polled is not None and rows else None
 
 
 def _letters(spec: AgentSpec, channel: ChannelSpec, id: EventId) -> Iterator[StoredDeadLetter]:
@@ -176,8 +176,9 @@ def _foreign(spec: AgentSpec, id: EventId) -> str:
 def _at(
     spec: SinkSpec, id: EventId, found: Whereabouts, batch: Batch | None, letters: tuple[StoredDeadLetter, ...]
 ) -> SinkTrace:
-    """What became of it at one sink: first what the store says, then what the group's position lets expect."""
-    claim, position = found.positions[spec.group]
+    """What became of it at one sink: first what the store says, then what the group's offset lets expect."""
+    committed = found.committed[spec.group]
+    offset = committed.next_offset or 0
     type_name = spec.cls.type_name
     if not issubclass(spec.cls, Sink):
         why = "its queries read the topic without a group, and what they make of events has no ids"
@@ -192,7 +193,7 @@ def _at(
             return SinkTrace(spec.path, type_name, "unknown", f"its interceptors do not work here: {e}")
         if not (len(batch) or rejected or refused):
             return SinkTrace(spec.path, type_name, "filtered", "the sink's interceptors drop it, as they are now")
-    told = _asked(spec, claim, id, batch) if batch is None or len(batch) else []
+    told = _asked(spec, committed, id, batch) if batch is None or len(batch) else []
     places = tuple(one for one in told if not one.keys() & {"missing", "unknown"})
     said = next((str(one[word]) for word in ("unknown", "missing") for one in told if word in one), "")
     if rejected:
@@ -203,12 +204,12 @@ def _at(
         replays = tuple(one for one in places if one.get("replay"))
         return SinkTrace(spec.path, type_name, "dead letter", f"{refused.reason}{again}", replays)
     if places:
-        late = "" if (position or 0) > id.offset else "it is there ahead of the group's position"
+        late = "" if offset > id.offset else "it is there ahead of the group's position"
         return SinkTrace(spec.path, type_name, "delivered", said or late, places)
-    if (position or 0) <= id.offset:
-        behind = f"group {claim.group} is at record {position or 0}, {id.offset - (position or 0)} before it"
+    if offset <= id.offset:
+        behind = f"group {committed.group} is at record {offset}, {id.offset - offset} before it"
         return SinkTrace(spec.path, type_name, "waiting", behind)
-    passed = f"group {claim.group} is past it, at record {position}"
+    passed = f"group {committed.group} is past it, at record {offset}"
     if any("unknown" in one for one in told):
         left = {word: value for one in told for word, value in one.items() if word != "unknown"}
         return SinkTrace(spec.path, type_name, "unknown", f"{passed}; {said}", (left,) if left else ())
@@ -225,9 +226,9 @@ def _once_a_group(sinks: list[SinkSpec], found: list[SinkTrace]) -> Iterator[Sin
             yield one
 
 
-def _asked(spec: SinkSpec, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[Mapping[str, Any]]:
+def _asked(spec: SinkSpec, committed: Assignment, id: EventId, batch: Batch | None) -> list[Mapping[str, Any]]:
     sink: Sink[Any] = spec.make()
     try:
-        return list(sink.trace(claim, id, batch))
+        return list(sink.trace(committed, id, batch))
     except ANY_FAILURE as e:  # a plugin's own, too: other sinks can still be asked
         return [{"unknown": told(e)}]

@@ -84,7 +84,7 @@ def ours(batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float,
 
 
 def _take(channel: FileChannel, all: int, batch: Batch) -> None:
-    owner = conformance.ClaimsListener()
+    owner = conformance.AssignmentListener()
     reader = channel.reader(owner, group=None, member="sink")
     count = 0
     while count < all:
@@ -92,7 +92,7 @@ def _take(channel: FileChannel, all: int, batch: Batch) -> None:
         assert taken is not None, "events are missing"
         assert taken.batch.bodies[:: len(batch)].unique().to_pylist() == batch.bodies[:1].to_pylist()
         count += len(taken.batch)
-        reader.commit({owner.claims[taken.partition]: taken.end})
+        reader.commit([taken.assignment.at(taken.offsets.end)])
     reader.close()
 
 

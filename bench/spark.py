@@ -123,7 +123,7 @@ class _Deliveries:
         with contextlib.redirect_stdout(io.StringIO()):
             thread = threading.Thread(target=query.run, args=(self.spark, stopping))
             thread.start()
-            while {partition: at or 0 for partition, at in query.expected.items()} != ends:  # None: it is empty
+            while query.expected() != ends:
                 assert thread.is_alive(), f"the query ended; its log: {self.log}"
                 time.sleep(0.01)
             yield
@@ -149,7 +149,7 @@ class _Deliveries:
 def _answered(query: Query) -> bool:
     """Whether its group has a coordinator, as it has soon after the first group was asked for."""
     try:
-        query.channel.positions(query.job.sink.group)
+        query.channel.committed(query.job.sink.group)
     except Retry:
         return False
     return True

@@ -6,22 +6,25 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import pydantic
 
 from flafka.channels.bounded import BoundedConfig
 from flafka.plugins import (
+    Assignment,
     Batch,
     Channel,
     Difference,
+    Generation,
+    OffsetRange,
     Origin,
-    PartitionClaim,
+    PolledBatch,
     Reader,
     RebalanceListener,
     Retry,
-    Taken,
+    TopicPartition,
     option,
 )
 
@@ -77,7 +80,7 @@ class MemoryChannel(Channel[MemoryConfig]):
     def __init__(self, config: MemoryConfig, name: str = "") -> None:
         super().__init__(config, name)
         self.run = uuid.uuid4().hex
-        """Makes positions of one run incomparable to those of another."""
+        """Makes offsets of one run incomparable to those of another."""
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Batch]] = deque()  # (time of arrival in ms, events)
         self._events = self._bytes = 0  # held, taken but uncommitted ones included
@@ -134,17 +137,19 @@ class MemoryChannel(Channel[MemoryConfig]):
 class _MemoryReader(Reader):
     def __init__(self, channel: MemoryChannel, owner: RebalanceListener, partition: int, member: str) -> None:
         self._channel, self._owner, self._partition = channel, owner, partition
-        self._claim = PartitionClaim("memory", channel.name, channel.run, member, 0, partition)
+        self._assignment = Assignment(
+            TopicPartition("memory", channel.name, channel.run, partition), member, Generation()
+        )
         self._assigned = False
         self._offset = 0
         self._held: deque[tuple[int, int, Batch]] = deque()  # taken, not committed: (offset, arrival, events)
         self._again: deque[tuple[int, int, Batch]] = deque()  # the part of them to offer again
         self._events = self._bytes = 0  # of what is held, without that part
 
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> PolledBatch | None:
         if not self._assigned:
             self._assigned = True
-            self._owner.assigned({self._claim: None})
+            (self._assignment,) = self._owner.assigned([self._assignment])
         offset, arrival, batch = self._again.popleft() if self._again else self._next(timeout)
         if batch is None:
             return None
@@ -152,7 +157,7 @@ class _MemoryReader(Reader):
         self._channel.metrics.add("EventTakeAttemptCount", len(batch))
         topic = f"{self._channel.name}.{self._channel.run}"  # what a store keeps by id must not be overwritten later
         origin = Origin.of_record(topic, self._partition, offset, arrival, len(batch))
-        return Taken(self._partition, offset, offset + 1, Batch(batch.records, origin))
+        return PolledBatch(self._assignment, OffsetRange(offset, offset + 1), Batch(batch.records, origin))
 
     def _next(self, timeout: float) -> tuple[int, int, Batch | None]:
         channel = self._channel
@@ -167,8 +172,8 @@ class _MemoryReader(Reader):
         self._held.append(held)
         return held
 
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        end = max((end for claim, end in positions.items() if claim.partition == self._partition), default=0)
+    def commit(self, delivered: Collection[Assignment]) -> None:
+        end = max((one.next_offset or 0 for one in delivered if one.partition == self._partition), default=0)
         while self._again and self._again[0][0] < end:
             _, _, batch = self._again.popleft()
             self._count(len(batch), batch.nbytes)
@@ -179,13 +184,14 @@ class _MemoryReader(Reader):
         self._count(-events, -size, gone=True)
         self._channel.metrics.add("EventTakeSuccessCount", events)
 
-    def rewind(self, positions: Mapping[int, int]) -> None:
-        if self._partition in positions:
-            start = positions[self._partition]
-            self._again = deque(held for held in self._held if held[0] >= start)
-            kept = [batch for offset, _, batch in self._held if offset < start]
-            self._events, self._bytes = sum(map(len, kept)), sum(batch.nbytes for batch in kept)
-            self._count(0, 0)
+    def rewind(self, starts: Collection[Assignment]) -> None:
+        for one in starts:
+            if one.partition == self._partition:
+                self._assignment, start = one, one.next_offset or 0
+                self._again = deque(held for held in self._held if held[0] >= start)
+                kept = [batch for offset, _, batch in self._held if offset < start]
+                self._events, self._bytes = sum(map(len, kept)), sum(batch.nbytes for batch in kept)
+                self._count(0, 0)
 
     def _count(self, events: int, size: int, *, gone: bool = False) -> None:
         """So much more is taken; less, and `gone` from the channel, where it is committed."""

@@ -16,15 +16,12 @@ from flafka.plugins.batch import Batch
 from flafka.plugins.channel import (
     Channel,
     FlumeDirectories,
-    LastRecord,
-    PartitionClaim,
+    PolledBatch,
     Reader,
     RebalanceListener,
     Record,
-    Taken,
     Undecodable,
     Whereabouts,
-    replay_group,
 )
 from flafka.plugins.columns import MAX_HEADER_COLUMNS
 from flafka.plugins.component import Caution, Component, PortTaken, require
@@ -35,6 +32,7 @@ from flafka.plugins.errors import (
     FlafkaError,
     MissingExtra,
     NotCommitted,
+    OutcomeUnknown,
     Rejected,
     Retry,
     Unreachable,
@@ -55,13 +53,23 @@ from flafka.plugins.manager import Components, UnknownType, UnusableType, hookim
 from flafka.plugins.metrics import Metric, Metrics
 from flafka.plugins.options import Config, agreement, option, with_default
 from flafka.plugins.origin import Origin
+from flafka.plugins.partitions import (
+    Assignment,
+    Generation,
+    LastRecord,
+    OffsetRange,
+    TopicPartition,
+    next_epoch,
+    replay_group,
+)
 from flafka.plugins.problems import Problem
-from flafka.plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
+from flafka.plugins.sink import CommittingSink, PlainSink, Receipt, Sink
 from flafka.plugins.source import FollowedFile, Source
 from flafka.plugins.streaming import StreamingSink
 
 __all__ = [
     "MAX_HEADER_COLUMNS",
+    "Assignment",
     "Backlog",
     "Batch",
     "Broker",
@@ -79,6 +87,7 @@ __all__ = [
     "FlafkaError",
     "FlumeDirectories",
     "FollowedFile",
+    "Generation",
     "Interceptor",
     "KafkaBackedChannel",
     "KafkaStream",
@@ -87,12 +96,14 @@ __all__ = [
     "Metrics",
     "MissingExtra",
     "NotCommitted",
+    "OffsetRange",
     "Onlooker",
     "Option",
     "Origin",
+    "OutcomeUnknown",
     "OverflowConfig",
-    "PartitionClaim",
     "PlainSink",
+    "PolledBatch",
     "PortTaken",
     "Problem",
     "Reader",
@@ -100,12 +111,11 @@ __all__ = [
     "Receipt",
     "Record",
     "Rejected",
-    "Resumed",
     "Retry",
     "Sink",
     "Source",
     "StreamingSink",
-    "Taken",
+    "TopicPartition",
     "Undecodable",
     "UnknownType",
     "Unreachable",
@@ -114,6 +124,7 @@ __all__ = [
     "Whereabouts",
     "agreement",
     "hookimpl",
+    "next_epoch",
     "option",
     "replay_group",
     "require",

@@ -102,9 +102,7 @@ class Batch:
         origin = None
         if origins := [b.origin for b in batches if b.origin is not None]:
             first = origins[0]
-            if len(origins) != len(batches) or any(
-                (o.topic, o.partition, o.stem) != (first.topic, first.partition, first.stem) for o in origins
-            ):
+            if len(origins) != len(batches) or len({(o.topic, o.partition, o.id_prefix) for o in origins}) > 1:
                 raise ValueError("only batches of one partition can be joined")
             origin = Origin(
                 first.topic,
@@ -112,7 +110,7 @@ class Batch:
                 np.concatenate([o.offsets for o in origins]),
                 np.concatenate([o.indexes for o in origins]),
                 np.concatenate([o.timestamps for o in origins]),
-                first.stem,
+                first.id_prefix,
             )
         names = list(dict.fromkeys(name for b in batches for name in b._columns()))
         if len(names) > MAX_HEADER_COLUMNS or any(b._overflow() is not None for b in batches):

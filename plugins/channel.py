@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,48 +14,7 @@ from flafka.plugins.batch import Batch
 from flafka.plugins.component import C, Component
 from flafka.plugins.errors import FlafkaError
 from flafka.plugins.event import EventId
-
-_REPLAY = re.compile(r"\.replay\.(.+\.\d+-\d+)$", re.ASCII)
-
-
-def replay_group(group: str, sink: str, start: int, end: int) -> str:
-    """The consumer group of a replay, to the sink of that path, of what came for this group from `start` up to `end`,
-    in milliseconds since the epoch. `PartitionClaim.replay` tells it again."""
-    return f"{group}.replay.{sink}.{start}-{end}"
-
-
-class PartitionClaim(NamedTuple):
-    """One partition as one consumer group sees it: what a commit record belongs to."""
-
-    cluster_id: str
-    topic: str
-    topic_id: str
-    group: str
-    epoch: int
-    """Of the latest deliberate reset of the group; a new epoch starts a new commit record."""
-    partition: int
-    ids: int = 2
-    """Event-ID scheme of the group: 2, or the epoch of its latest `agent group reset --new-ids`. Another scheme gives
-    another `stem`, as brokers that have lost records give the lost offsets to new records."""
-    record: str = ""
-    """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
-
-    @property
-    def replay(self) -> str:
-        """Which replay's claim it is (`agent replay`); empty where it is none's."""
-        found = _REPLAY.search(self.group)
-        return found[1] if found is not None else ""
-
-    @property
-    def stem(self) -> str:
-        """What the ids of its events begin with: another one for each topic, also of the same name."""
-        since = f" {self.ids}" if self.ids > 2 else ""
-        return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
-
-
-def next_epoch(epoch: int) -> int:
-    """Return an epoch after this one that was never used before, also if the group was deleted since."""
-    return max(epoch + 1, int(time.time() * 1000))
+from flafka.plugins.partitions import UNKNOWN_RECORD, Assignment, LastRecord, OffsetRange
 
 
 class FlumeDirectories(NamedTuple):
@@ -68,14 +24,6 @@ class FlumeDirectories(NamedTuple):
     backup: Path | None
     """Directory of the second checkpoint."""
     data: tuple[Path, ...]
-
-
-class LastRecord(NamedTuple):
-    """Marks of the record before an offset: another record there has others. -1 stands for unknown."""
-
-    timestamp: int = -1
-    """Milliseconds since the epoch."""
-    leader_epoch: int = -1
 
 
 class Record(NamedTuple):
@@ -99,25 +47,24 @@ class Undecodable:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Records `start` up to, not including, `end` of one partition, decoded."""
+class PolledBatch:
+    """The records of one partition in a range of offsets, decoded."""
 
-    partition: int
-    start: int
-    end: int
+    assignment: Assignment
+    offsets: OffsetRange
     batch: Batch
     undecodable: tuple[Undecodable, ...] = ()
     replays: Mapping[EventId, int] = field(default_factory=dict)
     """The offset of the record that replays it, of each event in it that is replayed."""
-    last_timestamp: int = -1
-    """Timestamp of the record before `end`, in milliseconds since the epoch; -1 where a channel has none."""
+    last_record: LastRecord = UNKNOWN_RECORD
+    """The last record of the range; unknown in a channel that loses none by itself."""
 
     def fresh(self) -> Batch:
         """Its events without those that are replayed, whose ids say that they lay before it."""
         origin = self.batch.origin
-        if origin is None or not len(self.batch) or origin.offsets.min() >= self.start:
+        if origin is None or not len(self.batch) or origin.offsets.min() >= self.offsets.start:
             return self.batch
-        return self.batch.where(pa.array(origin.offsets >= self.start))
+        return self.batch.where(pa.array(origin.offsets >= self.offsets.start))
 
 
 @dataclass(frozen=True)
@@ -126,23 +73,22 @@ class Whereabouts:
 
     place: Mapping[str, str | int]
     """By word, such as `topic`, `partition` and `offset`: where it lies, or lay."""
-    taken: Taken | None
+    polled: PolledBatch | None
     """Its record, decoded, with the ids that begin as the one asked for; None where the channel does not have it."""
     missing: str
     """Why the event is not there, in a sentence; empty where it is, or its record is undecodable."""
-    positions: Mapping[str | None, tuple[PartitionClaim, int | None]]
-    """By consumer group, as it was asked for: its claim, and how far it is in the event's partition."""
+    committed: Mapping[str | None, Assignment]
+    """By consumer group, as it was asked for: its committed offset in the event's partition."""
 
 
 class RebalanceListener(Protocol):
     """The runner, as a `Reader` calls it when partitions come and go; always within `Reader.take`."""
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        """These partitions are ours now; answer where to start each, and under which claim.
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
+        """Take these partitions over, given the group's committed offsets; return where to start each.
 
-        Given the group's committed position of each (None where it has none, for the earliest record), with the
-        epoch and the place of a commit record that were committed with it. The answer has the owner's own; it is
-        committed before anything is taken, so that whoever has a partition next knows of that record.
+        What is returned has the owner's own generation. It is committed before anything is taken, so that whoever has
+        a partition next knows of that commit log.
         """
 
     def revoked(self, partitions: set[int]) -> None:
@@ -156,31 +102,22 @@ class Reader(ABC):
     """One consumer of a channel. Used by one thread."""
 
     @abstractmethod
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> PolledBatch | None:
         """The next records, or None after `timeout` seconds without any. Calls the owner when partitions change."""
 
     @abstractmethod
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """Record, by claim, the offset of the next record to deliver; only partitions owned now."""
+    def commit(self, delivered: Collection[Assignment]) -> None:
+        """Commit the next offsets to deliver; only of partitions owned now."""
 
     @abstractmethod
-    def rewind(self, positions: Mapping[int, int]) -> None:
-        """Go on taking from these positions."""
+    def rewind(self, starts: Collection[Assignment]) -> None:
+        """Go on taking from the next offsets of these."""
 
     def pressed(self) -> bool:
         """Whether what was taken here and not committed takes room that the channel needs: a committing sink then
         commits all that it has, whatever its own options would have it wait for.
         """
         return False
-
-    def leader_epoch(self, partition: int, end: int) -> int:
-        """Return the leader epoch of Kafka in which the record before `end` was read; -1 where unknown."""
-        return -1
-
-    def read_before(self, partition: int, position: int, last: LastRecord) -> None:  # noqa: B027  # may be left out
-        """Tell, amid `assigned`, which record before that position was read last, by the commit log of a sink. The
-        reader may look whether it is still there.
-        """
 
     def membership(self) -> Any:
         """What has Kafka take offsets into a transaction only while this is a member of its group, as the client's

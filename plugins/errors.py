@@ -75,4 +75,8 @@ class CommitLogElsewhere(Retry):
 
 
 class Conflict(FlafkaError):
-    """Another owner has committed past this position: drop what is not committed and resume where it left off."""
+    """Another owner has committed past this offset: drop what is not committed and resume where it left off."""
+
+
+class OutcomeUnknown(Conflict):
+    """The store does not say whether the commit came about, and never will: the sink's `resume` finds out."""

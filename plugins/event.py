@@ -22,7 +22,7 @@ class EventId(NamedTuple):
 
     topic: str
     """The topic, and what tells it from others of that name, in other clusters or made before: see
-    `PartitionClaim.stem`."""
+    `Assignment.id_prefix`."""
     partition: int
     offset: int
     """Offset of the record that holds the event."""

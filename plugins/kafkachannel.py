@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from flafka.plugins.channel import Channel, LastRecord, PartitionClaim, Record, Taken
+from flafka.plugins.channel import Channel, PolledBatch, Record
 from flafka.plugins.component import C
 from flafka.plugins.errors import FlafkaError
 from flafka.plugins.event import Event, EventId
 from flafka.plugins.options import Config, option
+from flafka.plugins.partitions import Assignment, OffsetRange
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class KafkaBackedChannel(Channel[C]):
         """How another engine reads it, in that consumer group; None is the channel's own."""
 
     @abstractmethod
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
-        """Every partition, with the group's committed position."""
+    def committed(self, group: str | None) -> Sequence[Assignment]:
+        """Committed offsets of a consumer group, one of every partition; None is the channel's own group."""
 
     @abstractmethod
     def starts(self) -> Mapping[int, int]:
@@ -157,18 +157,12 @@ class KafkaBackedChannel(Channel[C]):
     def members(self, group: str | None) -> Mapping[str, Collection[int]]:
         """Return, by member of that group in words, the partitions that it reads at present."""
 
-    def refusals(
-        self,
-        group: str | None,
-        positions: Mapping[PartitionClaim, int | None] | None = None,
-        last: Mapping[int, LastRecord] = MappingProxyType({}),
-    ) -> Sequence[FlafkaError]:
+    def refusals(self, group: str | None, starts: Collection[Assignment] | None = None) -> Sequence[FlafkaError]:
         """Return, for each partition that the group cannot go on with before a person decides, the error with the
         command that resolves it: records that brokers have lost, or that retention removed unread.
 
-        `positions` are those of a sink's own commit log, and `last`, by partition, the record before each. If unset,
-        the group's count. What was kept with the group's
-        offsets, by `refuse` or a reader, is returned in any case.
+        `starts` are those of a sink's own commit log; if unset, the group's committed offsets count. What was kept
+        with the group's offsets, by `refuse` or a reader, is returned in any case.
         """
         return ()
 
@@ -176,38 +170,36 @@ class KafkaBackedChannel(Channel[C]):
         """Keep that error with the offset of a group that no reader is a member of, if a person has to decide.
 
         It is one of `refusals` from then on, until the group is reset, whatever comes into the channel. Raises as
-        `record` does.
+        `commit_offsets` does.
         """
 
     @abstractmethod
-    def confirm(self, claim: PartitionClaim) -> None:
-        """Return when records read before this call are known to be of the claim's topic.
+    def confirm(self, assignment: Assignment) -> None:
+        """Return when records read before this call are known to be of the assignment's topic.
 
         Raises Retry where the topic was deleted and created again: what was read may be of the other one.
         """
 
     @abstractmethod
-    def record(
-        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})
-    ) -> None:
-        """Commit positions for a group that no reader is a member of.
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
+        """Commit the next offsets of a group that no reader is a member of.
 
-        `last` is, by partition, the record before each position, as far as the owner knows it. The next owner checks
-        that brokers still have that record.
+        The next owner checks that brokers still have the last record of each, as far as it is known.
 
         Raises Retry, also while the group has a member; Conflict where the group was reset since, or another sink's
         commit log has replaced that of this owner.
         """
 
     @abstractmethod
-    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """Commit those positions that an earlier owner has undone, and say so: its commit reached the brokers late.
+    def restore(self, assignments: Collection[Assignment]) -> None:
+        """Commit those offsets that an earlier owner has undone, and say so: its commit reached the brokers late.
 
-        What other programs have committed stays, and so does it that there is no position. Raises as `record` does.
+        What other programs have committed stays, and so does it that there is no offset. Raises as `commit_offsets`
+        does.
         """
 
     @abstractmethod
-    def decode(self, records: Iterator[Record], claim: PartitionClaim) -> Taken | None:
+    def decode(self, records: Iterator[Record], assignment: Assignment) -> PolledBatch | None:
         """The next records of one partition, decoded; None when there are no more.
 
         Small records are joined. What is undecodable comes back as such.
@@ -226,6 +218,6 @@ class KafkaBackedChannel(Channel[C]):
         there is none, the offset of the next one to come."""
         raise FlafkaError(f"a channel of type {self.type_name} does not tell what came when")
 
-    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
-        """Records `start` up to, not including, `end` of the claim's partition, for a look: no group moves."""
+    def read(self, assignment: Assignment, offsets: OffsetRange) -> Iterator[PolledBatch]:
+        """Records of the assignment's partition, for a look: no group moves."""
         raise FlafkaError(f"a channel of type {self.type_name} cannot be looked into")

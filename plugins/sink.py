@@ -1,4 +1,4 @@
-"""What a sink is: one that writes and flushes, or one with a commit record of its own."""
+"""What a sink is: one that writes and flushes, or one with a commit log of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flafka.plugins.batch import Batch
-from flafka.plugins.channel import LastRecord, PartitionClaim
 from flafka.plugins.component import C, Component
 from flafka.plugins.event import EventId
-
-UNKNOWN_RECORD = LastRecord()
+from flafka.plugins.partitions import UNKNOWN_RECORD, Assignment, LastRecord, OffsetRange
 
 
 class Sink(Component[C]):
@@ -54,7 +52,7 @@ class Sink(Component[C]):
         """
         return None
 
-    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> Sequence[Mapping[str, Any]]:
+    def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> Sequence[Mapping[str, Any]]:
         """For `agent trace`: where the store has this event, as the store itself says. Needs no `open`, changes
         nothing, and may run beside the agent's own sink. Raises Retry.
 
@@ -65,7 +63,7 @@ class Sink(Component[C]):
         """
         return [{"unknown": f"what a sink of type {self.type_name} writes has no event ids to be found by"}]
 
-    def repeats(self, claim: PartitionClaim) -> str:
+    def repeats(self, assignment: Assignment) -> str:
         """Why an event that is offered again, as after a kill, may be there twice, or do harm, in words; empty where
         neither can be. `agent replay` asks. Needs no `open`. Raises Retry.
         """
@@ -76,39 +74,25 @@ class Sink(Component[C]):
 class Receipt:
     """What one partition has staged, ready to be committed. Picklable: it travels from executor to driver."""
 
-    claim: PartitionClaim
-    start: int
-    end: int
-    """Records `start` up to, not including, `end` are in it, or were dropped on purpose."""
+    assignment: Assignment
+    offsets: OffsetRange
+    """Records that are in it, or were dropped on purpose."""
     events: int
     staged: Any
     """The sink's own: what to make visible."""
-    last: LastRecord = UNKNOWN_RECORD
-    """The record before `end`. The runner sets it, and a sink may keep it with its commit record: see `Resumed.last`.
-    """
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """Where a committing sink goes on with one partition."""
-
-    claim: PartitionClaim
-    """With the epoch and the place of the sink's own record."""
-    position: int | None
-    """The next record to deliver; None: the earliest."""
-    last: LastRecord = UNKNOWN_RECORD
-    """That of the newest commit's receipt, if `position` is its end. By it the runner notices that brokers have lost
-    the record before `position`, although another record has taken its offset."""
+    last_record: LastRecord = UNKNOWN_RECORD
+    """The last record of the range. The runner sets it, and a sink may keep it in its commit log, for the assignment
+    that `resume` returns."""
 
 
 class CommittingSink(Sink[C]):
-    """A sink with its own commit record, which makes it exactly once.
+    """A sink with its own commit log, which makes it exactly once.
 
     The runner calls `resume` for each partition it gets, `write` with that partition's events in order, and, when
     `due` names the partition, `stage` and `commit`. It commits the channel only afterwards, so that the sink's
-    record is the truth and the channel's a copy. Stages run in the agent or on Spark executors; `resume` and
-    `commit` of one partition run in one place only (the agent, or the Spark driver). Between `stage` and `commit` the
-    runner stores the dead letters of the same records.
+    commit log is the truth and the channel's offset a copy. Stages run in the agent or on Spark executors. `resume`
+    and `commit` of one partition run in one place only: the agent, or the Spark driver. Between `stage` and `commit`
+    the runner stores the dead letters of the same records.
     """
 
     plain: ClassVar[type[PlainSink[Any]] | None] = None
@@ -116,20 +100,21 @@ class CommittingSink(Sink[C]):
     membership: Callable[[], Any] = staticmethod(lambda: None)
     """`Reader.membership` of the channel's reader, set by the runner, for a sink that commits the channel itself."""
 
-    def repeats(self, claim: PartitionClaim) -> str:
-        """Its record sees to it that nothing does."""
+    def repeats(self, assignment: Assignment) -> str:
+        """Its commit log sees to it that nothing does."""
         return ""
 
-    def is_elsewhere(self, claim: PartitionClaim) -> bool:
+    def is_elsewhere(self, committed: Assignment) -> bool:
         """Return True if the group's committed offset names a commit log of this kind in another place."""
-        (kind, _, place), (own, _, here) = claim.record.partition(":"), self.record.partition(":")
+        kind, _, place = committed.generation.commit_log.partition(":")
+        own, _, here = self.commit_log.partition(":")
         return kind == own and bool(place) and place != here
 
-    def finds_commit_log(self, claim: PartitionClaim, committed: int | None) -> bool:
+    def finds_commit_log(self, committed: Assignment) -> bool:
         """Return True if the commit log is here, whatever place the group's offset names. Raises Retry."""
-        return not self.is_elsewhere(claim)
+        return not self.is_elsewhere(committed)
 
-    def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
+    def move_commit_log(self, committed: Assignment) -> Assignment | None:
         """Have a commit log of another place go on in this one; None if it is here already.
 
         The runner calls it at its start, before `resume`, while nobody else works in the group. If it is killed in
@@ -142,16 +127,17 @@ class CommittingSink(Sink[C]):
         return ""
 
     @property
-    def record(self) -> str:
-        """Where its record is, as in `PartitionClaim.record`; empty where all sinks of its type keep it there."""
+    def commit_log(self) -> str:
+        """Location of its commit log, as in `Generation.commit_log`; empty where it is fixed by the type of sink."""
         return ""
 
     @abstractmethod
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
-        """Finish what a crash left of the last commit and answer where to go on by the sink's own record.
+    def resume(self, committed: Assignment) -> Assignment:
+        """Finish what a crash left of the last commit and return where to go on by the sink's own commit log.
 
-        Without a record: `committed`, the group's position (None: from the earliest). Whoever had the partition
-        before, in an earlier epoch or with a record in another place, can commit no more once this returns.
+        The generation returned has the epoch and the place of that log. Without a log: from the committed offset.
+        Whoever had the partition before, in an earlier epoch or with a log in another place, can commit no more once
+        this returns.
         """
 
     @abstractmethod
@@ -159,18 +145,19 @@ class CommittingSink(Sink[C]):
         """Partitions whose written events should be committed now: by size, count, age or idleness."""
 
     @abstractmethod
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
         """Make all that was written of this partition durable but invisible.
 
-        May raise Conflict, as `commit`.
+        May raise Conflict and OutcomeUnknown, as `commit`.
         """
 
     @abstractmethod
     def commit(self, receipt: Receipt) -> None:
         """Make it visible, atomically, exactly once.
 
-        Raises Conflict when another owner has committed past it, or when it cannot be known whether it came about:
-        the runner calls `reset` and `resume` then. Raises NotCommitted when it certainly did not come about.
+        Raises Conflict when another owner has committed past it, and OutcomeUnknown when it cannot be known whether
+        it came about: the runner calls `reset` and `resume` then. Raises NotCommitted when it certainly did not come
+        about.
         """
 
     @abstractmethod
@@ -182,7 +169,7 @@ class PlainSink(Sink[C]):
     """The form of a committing sink that only writes and flushes, at least once: it runs where that one cannot."""
 
     @abstractmethod
-    def take_over(self, claim: PartitionClaim) -> None:
+    def take_over(self, committed: Assignment) -> None:
         """End what the committing form may have left under way of that partition when it was killed.
 
         Called on Spark's driver for each partition before the first event. Needs no `open`.

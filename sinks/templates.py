@@ -83,7 +83,7 @@ def ids(batch: Batch) -> list[str | None]:
     """`str(batch.id(row))` of every row."""
     origin = batch.origin
     assert origin is not None
-    start = f"{origin.stem or origin.topic}-{origin.partition}-"
+    start = f"{origin.id_prefix or origin.topic}-{origin.partition}-"
     return [
         f"{start}{offset}-{index}"
         for offset, index in zip(origin.offsets.tolist(), origin.indexes.tolist(), strict=True)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,7 +16,7 @@ from confluent_kafka import KafkaException
 from flafka.agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from flafka.agent.options import AgentOptions
 from flafka.agent.sidetopics import producer_to
-from flafka.plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
+from flafka.plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PolledBatch, Receipt, Retry
 from flafka.plugins.kafka.errors import BROKEN, failure, is_broken
 
 log = logging.getLogger(__name__)
@@ -61,19 +60,16 @@ class Audit:
         if len(batch):
             self._publish([Report(self.stream.topic, PUT, tally(batch))])
 
-    def taken(self, ranges: Iterable[tuple[PartitionClaim, int, int, Minutes]], by: str = "") -> None:
+    def taken(self, staged: Iterable[tuple[Receipt, Minutes]], by: str) -> None:
         """Report records that are delivered, filtered out or kept as dead letters, before they are committed.
 
-        A range is the records of a partition from `start` up to `end`, exclusive. `by` is the reader that took them.
+        `by` is the reader that took them.
         """
-        self._publish(
-            Report(claim.topic, claim.group, dict(minutes), _chain(claim), start, end, by)
-            for claim, start, end, minutes in ranges
-        )
+        self._publish(_report(receipt, minutes, by) for receipt, minutes in staged)
 
-    def withdraw(self, claim: PartitionClaim, start: int, end: int, by: str) -> None:
+    def withdraw(self, receipt: Receipt, by: str) -> None:
         """Take back the report of that reader on these records: their commit did not come about."""
-        self._publish([Report(claim.topic, claim.group, {}, _chain(claim), start, end, by, withdrawn=True)])
+        self._publish([_report(receipt, {}, by, withdrawn=True)])
 
     def alive(self) -> None:
         """Report that time has passed: a minute may count as complete now, though nothing came since."""
@@ -123,20 +119,22 @@ class Audit:
             )
 
 
-def _chain(claim: PartitionClaim) -> str:
-    return f"{claim.topic_id}/{claim.epoch}/{claim.partition}"
+def _report(receipt: Receipt, minutes: Minutes, by: str, *, withdrawn: bool = False) -> Report:
+    assignment, offsets = receipt.assignment, receipt.offsets
+    topic, epoch = assignment.topic_partition, assignment.generation.epoch
+    chain = f"{topic.topic_id}/{epoch}/{topic.partition}"
+    return Report(topic.topic, assignment.group, dict(minutes), chain, offsets.start, offsets.end, by, withdrawn)
 
 
 class Tallies:
     """Sums by minute of the events that a delivery has taken and not committed."""
 
-    def __init__(self, audit: Audit | None = None) -> None:
-        self._audit, self._by = audit, uuid.uuid4().hex[:8]
+    def __init__(self) -> None:
         self._minutes: defaultdict[int, dict[int, Sum]] = defaultdict(dict)
 
-    def taken(self, claim: PartitionClaim, taken: Taken) -> None:
+    def taken(self, polled: PolledBatch) -> None:
         """Add them, but for those that are replayed."""
-        add(self._minutes[claim.partition], tally(taken.fresh()))
+        add(self._minutes[polled.assignment.partition], tally(polled.fresh()))
 
     def dropped(self, partitions: Collection[int]) -> None:
         """Forget what was taken of these partitions."""
@@ -146,17 +144,6 @@ class Tallies:
     def of(self, partition: int) -> dict[int, Sum]:
         """Return the sums of the events taken of this partition."""
         return dict(self._minutes[partition])
-
-    def report(self, ranges: Iterable[tuple[PartitionClaim, int, int]]) -> None:
-        """Report what is about to be committed: records from `start` up to `end`, exclusive, of each partition."""
-        if self._audit is not None:
-            found = ((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
-            self._audit.taken(found, self._by)
-
-    def withdraw(self, claim: PartitionClaim, start: int, end: int) -> None:
-        """Take back what was reported of these records: their commit did not come about."""
-        if self._audit is not None:
-            self._audit.withdraw(claim, start, end, self._by)
 
 
 def audit_of(channel: Channel, options: AgentOptions) -> Audit | None:

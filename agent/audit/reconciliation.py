@@ -16,7 +16,17 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicCollection, TopicPartition
 
-from flafka.plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
+from flafka.plugins import (
+    Assignment,
+    Generation,
+    KafkaBackedChannel,
+    OffsetRange,
+    PolledBatch,
+    Record,
+    Retry,
+    partitions,
+    require,
+)
 from flafka.plugins.kafka.clients import ASK, new_admin, new_consumer
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import read_up_to, watermarks
@@ -27,11 +37,10 @@ STORE_READ_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class HdfsCommit:
-    """One commit of the `hdfs` sink as it lies on HDFS: these files hold records `start` up to `end`."""
+    """One commit of the `hdfs` sink as it lies on HDFS: these files hold these records."""
 
     partition: int
-    start: int
-    end: int
+    offsets: OffsetRange
     files: tuple[str, ...]
 
 
@@ -50,7 +59,7 @@ class Reconciliation:
         return not self.differences and self.channel_events == self.delivered_events
 
 
-def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[Taken]]:
+def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[PolledBatch]]:
     """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering.
 
     Events have the ids that they have for every group that was not reset with `--new-ids`.
@@ -64,16 +73,17 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
     try:
         metadata = consumer.list_topics(topic, timeout=STORE_READ_SECONDS)
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(STORE_READ_SECONDS)
-        claim = PartitionClaim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1)
-        partitions = sorted(metadata.topics[topic].partitions)
-        records: dict[int, list[Taken]] = {p: [] for p in partitions}
-        for partition in partitions:
+        numbers = sorted(metadata.topics[topic].partitions)
+        records: dict[int, list[PolledBatch]] = {p: [] for p in numbers}
+        for partition in numbers:
+            of_topic = metadata.cluster_id or "", topic, str(described.topic_id)
+            assignment = Assignment(partitions.TopicPartition(*of_topic, partition), "", Generation())
             at = TopicPartition(topic, partition, OFFSET_BEGINNING)
             _, end = watermarks(consumer, at, STORE_READ_SECONDS)
             for message in read_up_to(consumer, at, end, STORE_READ_SECONDS):
                 offset, headers = cast("int", message.offset()), cast("Any", message.headers() or ())
                 record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
-                records[partition] += filter(None, [decode(iter([record]), claim._replace(partition=partition))])
+                records[partition] += filter(None, [decode(iter([record]), assignment)])
         return records
     except KafkaException as e:
         raise Retry(f"topic {topic} could not be read to its end: {sentence(e)}") from e
@@ -117,13 +127,13 @@ class HdfsReader:
             if content.get("successor") or content["start"] == content["end"]:
                 continue  # where the record begins, or was closed
             files = tuple(file["final"] for file in content["files"])
-            found.append(HdfsCommit(content["partition"], content["start"], content["end"], files))
+            found.append(HdfsCommit(content["partition"], OffsetRange(content["start"], content["end"]), files))
         return found
 
 
-def reconcile(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Reconciliation:
+def reconcile(records: Mapping[int, list[PolledBatch]], hdfs: HdfsReader, root: str) -> Reconciliation:
     """Compare a topic with what lies below a directory: every id in exactly one commit, every body unchanged."""
-    found = Reconciliation(channel_events=sum(len(taken.batch) for takes in records.values() for taken in takes))
+    found = Reconciliation(channel_events=sum(len(one.batch) for polled in records.values() for one in polled))
     manifests = hdfs.manifests(root)
     found.differences += _ranges(records, manifests)
     visible, committed = set(hdfs.visible(root)), set[str]()
@@ -131,14 +141,14 @@ def reconcile(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -
         committed.update(manifest.files)
         bodies = [
             body
-            for taken in records.get(manifest.partition, ())
-            if manifest.start <= taken.start < manifest.end
-            for body in taken.batch.bodies.to_pylist()
+            for polled in records.get(manifest.partition, ())
+            if manifest.offsets.start <= polled.offsets.start < manifest.offsets.end
+            for body in polled.batch.bodies.to_pylist()
         ]
         expected = Counter(line for body in bodies for line in body.split(b"\n"))  # a stack trace has several
         delivered = Counter(line for path in manifest.files if path in visible for line in lines(hdfs.read(path)))
         found.delivered_events += len(bodies) + delivered.total() - expected.total()
-        where = f"partition {manifest.partition}, records {manifest.start} to {manifest.end - 1}"
+        where = f"partition {manifest.partition}, records {manifest.offsets.start} to {manifest.offsets.end - 1}"
         for what, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
             if difference:
                 example = next(iter(difference))[:80]
@@ -149,17 +159,16 @@ def reconcile(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -
     return found
 
 
-def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
+def _ranges(records: Mapping[int, list[PolledBatch]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
     """Records that are in no commit, or in more than one."""
     held: dict[int, Counter[int]] = defaultdict(Counter)
     for manifest in manifests:
-        held[manifest.partition].update(range(manifest.start, manifest.end))
-    for partition, takes in records.items():
-        for taken in takes:
-            times = held[partition][taken.start]
-            if times != 1 and len(taken.batch):
-                first = EventId("", partition, taken.start, 0)
-                yield f"partition {partition}, record {first.offset}: in {times} commits"
+        held[manifest.partition].update(range(manifest.offsets.start, manifest.offsets.end))
+    for partition, batches in records.items():
+        for polled in batches:
+            times = held[partition][polled.offsets.start]
+            if times != 1 and len(polled.batch):
+                yield f"partition {partition}, record {polled.offsets.start}: in {times} commits"
 
 
 def lines(data: bytes) -> list[bytes]:
@@ -167,9 +176,9 @@ def lines(data: bytes) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
-def stored(records: Mapping[int, list[Taken]]) -> dict[str, bytes]:
+def stored(records: Mapping[int, list[PolledBatch]]) -> dict[str, bytes]:
     """Return the bodies of the events that a topic holds, by event id."""
-    batches = [taken.batch for takes in records.values() for taken in takes]
+    batches = [polled.batch for batches in records.values() for polled in batches]
     return {
         str(id): body for batch in batches for id, body in zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
     }

@@ -13,8 +13,7 @@ import click
 from flafka.agent.cli import file_group, group_move
 from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from flafka.agent.cli.output import Verbs, json_option, show
-from flafka.plugins import PartitionClaim
-from flafka.plugins.channel import next_epoch
+from flafka.plugins import Assignment, Generation, next_epoch, partitions
 from flafka.plugins.kafka.offsets import (
     NUL,
     OUTSIDE_SECONDS,
@@ -90,16 +89,17 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         offset = _offset(committed.get(key), ids[key])
         lag = None if offset is None else max(end[key].offset - offset, 0)
         member = owners.get(key, {})
-        epoch = _said(committed.get(key)).epoch or None
+        epoch = _said(committed.get(key)).generation.epoch or None
         who = (member.get("member_id"), member.get("client_host"))
         rows.append((key.topic, key.partition, offset, end[key].offset, lag, epoch, *who))
     columns = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
     show(columns, rows, as_json=as_json)
     for key, at in sorted(committed.items()):
         if key in ids and (lost := _said(at).lost) and _offset(at, ids[key]) is not None:
-            claim = PartitionClaim("", key.topic, "", name, _said(at).epoch, key.partition)
+            place = partitions.TopicPartition("", key.topic, "", key.partition)
+            assignment = Assignment(place, name, _said(at).generation, at.offset)
             brokers = {"group": bootstrap_server} if bootstrap_server else {}
-            click.echo(with_brokers(str(RecordsLost(claim, at.offset, lost, low[key].offset)), brokers), err=True)
+            click.echo(with_brokers(str(RecordsLost(assignment, lost, low[key].offset)), brokers), err=True)
 
 
 @group.command()
@@ -227,7 +227,7 @@ def _plan(
                 f"{key.topic}-{key.partition} holds offsets {first[key]} to {end[key]}, not {target[key]}"
             )
         now = committed.get(key)
-        epoch = next_epoch(_said(now).epoch)
+        epoch = next_epoch(_said(now).generation.epoch)
         moves.append(_Move(key.topic, key.partition, _offset(now, ids[key]), target[key], epoch))
     return moves
 
@@ -248,8 +248,9 @@ def _commit(
     for move in moves:
         key = TopicPartition(move.topic, move.partition)
         said = _said(committed.get(key))  # the commit log of a sink stays where it is
-        scheme = move.epoch if new_ids else max(said.ids, OffsetMetadata().ids)
-        text = OffsetMetadata(move.epoch, ids[key], scheme, said.record).text()
+        scheme = move.epoch if new_ids else max(said.generation.id_scheme, Generation().id_scheme)
+        generation = Generation(move.epoch, scheme, said.generation.commit_log)
+        text = OffsetMetadata(generation, ids[key]).text()
         offsets[key] = OffsetAndMetadata(move.new_offset, text + NUL, None)
     for _ in range(TRIES):
         _write(admin, name, offsets)
@@ -280,7 +281,11 @@ def _undone(
 ) -> "dict[TopicPartition, OffsetAndMetadata]":
     """Return the moves that a commit of a Spark driver, which had looked at the group before, has undone."""
     now = _committed(admin, name)
-    return {key: at for key, at in offsets.items() if key in now and is_earlier(_said(now[key]), _said(at).epoch)}
+    return {
+        key: at
+        for key, at in offsets.items()
+        if key in now and is_earlier(_said(now[key]), _said(at).generation.epoch)
+    }
 
 
 def _said(committed: "OffsetAndMetadata | None") -> OffsetMetadata:

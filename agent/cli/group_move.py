@@ -34,7 +34,7 @@ def move(group_name: str, chosen: Chosen, to: str | None, yes: bool, as_json: bo
         if group_name not in (groups := {group for group, *_ in found}):
             there = f"there are: {', '.join(sorted(groups))}" if groups else "it has no such sink at all"
             raise click.ClickException(f"{spec.name} has no sink hdfs in group {group_name}; {there}")
-        if len({sink.make().record for group, sink, _ in found if group == group_name}) > 1:
+        if len({sink.make().commit_log for group, sink, _ in found if group == group_name}) > 1:
             raise click.ClickException(
                 f"sinks of group {group_name} have different paths: say which one with --to PATH"
             )
@@ -53,7 +53,7 @@ def _moving(spec: AgentSpec, sink: SinkSpec, to: str | None) -> tuple[str, SinkS
         return None
     channel = spec.channel(sink.channel).make()
     made: CommittingSink = sink.make()
-    if not isinstance(channel, KafkaBackedChannel) or not made.record:
+    if not isinstance(channel, KafkaBackedChannel) or not made.commit_log:
         return None
     if to is not None:
         config, problems = sink.cls.config_class.parse({**sink.properties, PATH: to})
@@ -69,9 +69,9 @@ def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) ->
     sink: CommittingSink = spec.make()
     try:
         channel.open()
-        claims = [*channel.positions(spec.group)]
-        places = sorted({claim.record for claim in claims if claim.record} - {sink.record})
-        where = f"from {', '.join(places)} to {sink.record}" if places else f"to {sink.record}"
+        committed = channel.committed(spec.group)
+        places = sorted({one.generation.commit_log for one in committed} - {sink.commit_log, ""})
+        where = f"from {', '.join(places)} to {sink.commit_log}" if places else f"to {sink.commit_log}"
         confirm(f"move the commit log of group {group} {where}?", yes)
         sink.open()
         moved = CommitLogMove().make(sink, channel, spec.group, joins=False)
@@ -80,6 +80,6 @@ def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) ->
     finally:
         sink.close()
         channel.close()
-    partitions = sorted((claim.topic, claim.partition) for claim in claims)
-    here = {found.claim.partition for found in moved}
-    return [(spec.path, f"{topic}-{n}", sink.record, n in here) for topic, n in partitions]
+    partitions = sorted(one.topic_partition for one in committed)
+    here = {one.partition for one in moved}
+    return [(spec.path, str(one), sink.commit_log, one.partition in here) for one in partitions]

@@ -98,14 +98,14 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
             sink.cls.type_name,
             planned.group,
             part.partition,
-            part.first,
-            part.end - 1,
-            part.end - part.first,
-            part.end - part.position,
+            part.span.start,
+            part.span.end - 1,
+            part.span.size,
+            part.left.size,
             events.get(part.partition, 0) if counted else None,
         )
         for part in planned.parts
-        if part.first < part.end
+        if part.span.size
     ]
     show(COLUMNS, rows, as_json=as_json)
     for part in planned.parts:

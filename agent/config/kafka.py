@@ -78,7 +78,7 @@ def scattered_commit_logs(drains: Drains) -> Iterator[Warning]:
     first: dict[tuple[str, str | None, str], tuple[SinkSpec, str]] = {}
     for sink, channel in drains:
         if issubclass(channel.cls, KafkaBackedChannel) and issubclass(sink.cls, CommittingSink):
-            kind, _, place = cast(CommittingSink[Any], sink.make()).record.partition(":")
+            kind, _, place = cast(CommittingSink[Any], sink.make()).commit_log.partition(":")
             other, elsewhere = first.setdefault((channel.name, sink.group, kind), (sink, place))
             if place != elsewhere:
                 yield (

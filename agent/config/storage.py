@@ -36,7 +36,7 @@ def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
         if isinstance(sink, StreamingSink):
             if sink.checkpoint is None:
                 yield spec, f"{needs} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
-        elif spec.runner == "spark" and isinstance(sink, CommittingSink) and sink.record.startswith("file:"):
+        elif spec.runner == "spark" and isinstance(sink, CommittingSink) and sink.commit_log.startswith("file:"):
             yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
 
 

@@ -17,24 +17,27 @@ from typing import Any
 from flafka.agent.audit.publishing import Tallies
 from flafka.agent.monitoring.latency import took
 from flafka.agent.monitoring.taps import Taps, TapSubscriber
+from flafka.agent.runner.committer import StagedRange
 from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
 from flafka.agent.runner.deadletters.rejections import Rejections
 from flafka.agent.runner.supervise import close
 from flafka.agent.topology import ComponentSpec, SinkSpec
 from flafka.plugins import (
+    Assignment,
     Batch,
     CommittingSink,
     EventId,
     FlafkaError,
     Interceptor,
     LastRecord,
-    PartitionClaim,
+    OffsetRange,
+    PolledBatch,
     Receipt,
     Rejected,
     Sink,
-    Taken,
 )
 from flafka.plugins.installed import described_method
+from flafka.plugins.partitions import UNKNOWN_RECORD
 
 FEW = 100
 """So many events are offered first while a sink is paused."""
@@ -48,31 +51,36 @@ REJECTED_RANGE_SECONDS = 1.0
 
 @dataclass
 class Range:
-    """Records `start` up to, not including, `end` of one partition: taken, and not committed."""
+    """Records of one partition that were taken and are not committed."""
 
-    claim: PartitionClaim
-    start: int | None
-    """None: from the earliest record, which is not known before it is taken."""
+    assignment: Assignment
+    """Its next offset is the first of them; None while nothing was taken since the earliest."""
     end: int | None = None
-    """None: nothing was taken."""
+    """Offset after the last of them; None where nothing was taken."""
     events: int = 0
     """How many of them the sink is to deliver."""
     since: float = 0.0
     """When the first was taken, of `time.monotonic`."""
-    last_timestamp: int = -1
-    """See `Taken.last_timestamp`."""
+    last_record: LastRecord = UNKNOWN_RECORD
 
-    def extend(self, taken: Taken) -> None:
+    def extend(self, polled: PolledBatch) -> None:
         """Some more were taken."""
         if self.end is None:
             self.since = time.monotonic()
-        if self.start is None:
-            self.start = taken.start
-        self.end, self.last_timestamp = taken.end, taken.last_timestamp
+        if self.assignment.next_offset is None:
+            self.assignment = self.assignment.at(polled.offsets.start)
+        self.end, self.last_record = polled.offsets.end, polled.last_record
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """Offsets of the records."""
+        assert self.assignment.next_offset is not None
+        assert self.end is not None
+        return OffsetRange(self.assignment.next_offset, self.end)
 
     def committed(self) -> None:
-        """What comes next begins where it ends."""
-        self.start, self.end, self.events = self.end, None, 0
+        """Begin where it ends."""
+        self.assignment, self.end, self.events = self.assignment.at(self.end, self.last_record), None, 0
 
 
 class Ranges(dict[int, Range]):
@@ -82,11 +90,11 @@ class Ranges(dict[int, Range]):
         """Those of which something was taken."""
         return {partition: pending for partition, pending in self.items() if pending.end is not None}
 
-    def start_over(self) -> dict[int, int]:
-        """Nothing was taken. Answers from where on it is to be taken again."""
+    def start_over(self) -> list[Assignment]:
+        """Forget what was taken, and return from where on it is to be taken again."""
         for pending in self.values():
             pending.end, pending.events = None, 0
-        return {partition: pending.start for partition, pending in self.items() if pending.start is not None}
+        return [pending.assignment for pending in self.values() if pending.assignment.next_offset is not None]
 
 
 class Delivery:
@@ -116,7 +124,7 @@ class Delivery:
         self.rejections = Rejections(letters, spec.tolerance)
         self.taps = Taps()
         self.is_open = False
-        self._unflushed: list[tuple[PartitionClaim, Taken]] = []
+        self._unflushed: list[PolledBatch] = []
         """As the channel held the events, for dead letters; kept only where a flush may still reject some."""
         self._written = 0
         """Events that a simple sink has got since it was last flushed."""
@@ -143,41 +151,41 @@ class Delivery:
         for component in (self.sink, *self.interceptors):
             close(component, self.log)
 
-    def write(self, taken: Taken) -> None:
-        """Hand on one take; what the sink rejects becomes dead letters. Raises Retry where they are too many."""
-        pending = self.ranges.get(taken.partition)
+    def write(self, polled: PolledBatch) -> None:
+        """Hand on one batch; what the sink rejects becomes dead letters. Raises Retry where they are too many."""
+        pending = self.ranges.get(polled.assignment.partition)
         if pending is None:  # a straggler of a partition that has gone
             return
-        pending.extend(taken)
+        pending.extend(polled)
         if self._tallies is not None:
-            self._tallies.taken(pending.claim, taken)
-        if taken.undecodable:
-            self.rejections.offered(len(taken.undecodable))
-            self.rejections.add(letters_of_records(self.path, pending.claim, taken))
+            self._tallies.taken(polled)
+        if polled.undecodable:
+            self.rejections.offered(len(polled.undecodable))
+            self.rejections.add(letters_of_records(self.path, polled))
         rejected: dict[EventId, str] = {}
-        batch = intercepted(taken.batch, self.interceptors, self.taps.listeners, by_id(rejected))
-        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch) - len(rejected))
+        batch = intercepted(polled.batch, self.interceptors, self.taps.listeners, by_id(rejected))
+        self.metrics.add("EventFilteredCount", len(polled.batch) - len(batch) - len(rejected))
         if rejected:
             self.rejections.offered(len(rejected))
-            self.rejections.add(letters_of(self.path, pending.claim, rejected, taken))
+            self.rejections.add(letters_of(self.path, rejected, polled))
         if not len(batch):
             return
         self.metrics.add("EventDrainAttemptCount", len(batch))
         pending.events += len(batch)
         few = FEW if self.rejections.paused else 0  # whether it takes events again is tried with them
         for part in filter(len, (batch.slice(0, few), batch.slice(few))):
-            self._write(part, pending.claim, taken)
+            self._write(part, polled)
 
-    def _write(self, part: Batch, claim: PartitionClaim, taken: Taken) -> None:
+    def _write(self, part: Batch, polled: PolledBatch) -> None:
         self.rejections.offered(len(part))
         if self.committing is None:
-            self._unflushed.append((claim, taken))
+            self._unflushed.append(polled)
             self._written += len(part)
             self._written_bytes += part.nbytes
         try:
             self.sink.write(part)
         except Rejected as e:
-            held = {id(taken): (claim, taken) for claim, taken in (*self._unflushed, (claim, taken))}
+            held = {id(one): one for one in (*self._unflushed, polled)}
             unknown = e.reasons.keys() - self._reject(e, [*held.values()])
             if unknown and not self._strayed:
                 who = described_method(type(self.sink), "write")
@@ -187,15 +195,15 @@ class Delivery:
         if self.rejections.paused and self.committing is None:
             self.flush()
 
-    def _reject(self, rejected: Rejected, held: Sequence[tuple[PartitionClaim, Taken]]) -> set[EventId | None]:
+    def _reject(self, rejected: Rejected, held: Sequence[PolledBatch]) -> set[EventId | None]:
         """Make dead letters of those that are among what is held, and answer which these are."""
         found: set[EventId | None] = set()
         parts: list[list[DeadLetter]] = []
-        for claim, taken in reversed(held):  # they are most often among the latest, and much may be held
+        for polled in reversed(held):  # they are most often among the latest, and much may be held
             if found >= rejected.reasons.keys():
                 break
-            parts.append(letters_of(self.path, claim, rejected.reasons, taken))
-            if (pending := self.ranges.get(claim.partition)) is not None:
+            parts.append(letters_of(self.path, rejected.reasons, polled))
+            if (pending := self.ranges.get(polled.assignment.partition)) is not None:
                 pending.events -= len(parts[-1])
             found |= {letter.id for letter in parts[-1]}
         for letters in reversed(parts):
@@ -231,11 +239,15 @@ class Delivery:
             self._reject(e, self._unflushed)
         self._forget_written()
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
-        """Have a committing sink make one partition's events durable, invisible yet."""
-        assert self.committing is not None
-        receipt = self.committing.stage(claim, start, end)
-        return replace(receipt, last=LastRecord(self.ranges[claim.partition].last_timestamp))
+    def stage(self, pending: Range) -> StagedRange:
+        """Have a committing sink make one partition's events durable, invisible yet; a simple sink has flushed."""
+        assignment, offsets = pending.assignment, pending.offsets
+        if self.committing is not None:
+            receipt = self.committing.stage(assignment, offsets)
+        else:
+            receipt = Receipt(assignment, offsets, pending.events, None)
+        minutes = self._tallies.of(assignment.partition) if self._tallies is not None else {}
+        return StagedRange(replace(receipt, last_record=pending.last_record), minutes)
 
     def store_dead_letters(self, partition: int | None = None) -> None:
         """Make durable what was rejected of this partition, or of all, before the rest of it is committed."""
@@ -250,19 +262,19 @@ class Delivery:
         self.metrics.add("BatchCompleteCount")
         for one in delivered:
             one.committed()
-        partitions = {one.claim.partition for one in delivered}
+        partitions = {one.assignment.partition for one in delivered}
         self.rejections.committed(partitions)
         self._tell_dropped(partitions)
 
-    def start_over(self) -> dict[int, int]:
-        """Drop everything that is not committed; `reset` of the sink is up to the caller. Answers where to go on."""
+    def start_over(self) -> list[Assignment]:
+        """Drop everything that is not committed, and return where to go on. The caller resets the sink."""
         self._drop_all()
         return self.ranges.start_over()
 
     def lost(self, partitions: Collection[int]) -> None:
         """Drop what is not committed of these partitions."""
         self.rejections.lost(partitions)
-        kept = [(claim, taken) for claim, taken in self._unflushed if claim.partition not in partitions]
+        kept = [polled for polled in self._unflushed if polled.assignment.partition not in partitions]
         self._strayed |= len(kept) < len(self._unflushed)
         self._unflushed = kept
         if self.committing is not None:

@@ -176,13 +176,13 @@ class Goal:
         if not self.channel.ready.is_set():
             raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
         channel = self._stream
-        claims = channel.positions(self._group)
-        topic, name = next(((claim.topic_id, claim.group) for claim in claims), ("", ""))
+        committed = channel.committed(self._group)
+        topic, name = next(((one.topic_partition.topic_id, one.group) for one in committed), ("", ""))
         if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own
             self.again()
             ends = self._until if self._until is not None else channel.ends()
             self._topic, self._name, self._ends, self._asked = topic, name, dict(ends), True
-        self._positions = {claim.partition: position for claim, position in claims.items()}
+        self._positions = {one.partition: one.next_offset for one in committed}
         self._ends = {p: end for p, end in self._ends.items() if (self._positions.get(p) or 0) < end}
         now = time.monotonic()
         if self._came_further():

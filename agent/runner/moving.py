@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flafka.plugins import CommittingSink, KafkaBackedChannel, Resumed, Retry
+from flafka.plugins import Assignment, CommittingSink, KafkaBackedChannel, Retry
 
 
 class CommitLogMove:
@@ -20,7 +20,7 @@ class CommitLogMove:
 
     def make(
         self, sink: CommittingSink[Any], channel: KafkaBackedChannel[Any], group: str | None, *, joins: bool
-    ) -> list[Resumed]:
+    ) -> list[Assignment]:
         """Move the commit log of each partition that is in another place. Return where each is to be resumed.
 
         The sink is open, and does not read in the group yet. If it `joins` the group, its reader commits the new
@@ -28,21 +28,20 @@ class CommitLogMove:
         Raises Retry if the log may not be moved. That is so while others read the topic in the group, which commit
         below the path that they were started with. On Spark, which has no members, it is so later than at the start.
         """
-        if not sink.record:
+        if not sink.commit_log:
             return []
-        positions = channel.positions(group)
+        offsets = channel.committed(group)
         readers = sorted(member for member, partitions in channel.members(group).items() if partitions)
         if readers or (self._over and not joins):
-            for claim, committed in positions.items():
-                if sink.is_elsewhere(claim) and not sink.finds_commit_log(claim, committed):
-                    raise Retry(refusal(claim.group, claim.record, sink.record, readers))
+            for committed in offsets:
+                if sink.is_elsewhere(committed) and not sink.finds_commit_log(committed):
+                    there = committed.generation.commit_log
+                    raise Retry(refusal(committed.group, there, sink.commit_log, readers))
             self._over = True
             return []
-        found = [sink.move_commit_log(claim, committed) for claim, committed in positions.items()]
-        moved = [one for one in found if one is not None]
+        moved = [start for committed in offsets if (start := sink.move_commit_log(committed)) is not None]
         if moved and not joins:
-            offsets = {one.claim: one.position or 0 for one in moved}
-            channel.record(offsets, {one.claim.partition: one.last for one in moved})
+            channel.commit_offsets([one.at(one.next_offset or 0, one.last_record) for one in moved])
         self._over = True
         return moved
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -22,18 +22,19 @@ from flafka.agent.runner.local import alone
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.topology import AgentSpec, SinkSpec
 from flafka.plugins import (
+    Assignment,
     Components,
     FlafkaError,
     KafkaBackedChannel,
-    PartitionClaim,
+    OffsetRange,
     PlainSink,
     Reader,
     RebalanceListener,
     Retry,
     Sink,
+    next_epoch,
     replay_group,
 )
-from flafka.plugins.channel import next_epoch
 
 REPLAY_CHECK_SECONDS = 0.5
 """Interval at which a replay checks whether it has reached the end of its span."""
@@ -45,22 +46,30 @@ LEFT = "What it has delivered is noted: run it again, and it goes on there"
 
 
 class Part(NamedTuple):
-    """The span in one partition: records `first` up to, not including, `end`."""
+    """The span in one partition."""
 
-    partition: int
-    first: int
-    end: int
-    position: int
-    """Where the replay goes on; `end` where nothing is left."""
+    span: OffsetRange
+    start: Assignment
+    """Where the replay's group goes on; at the end of the span where nothing is left."""
     oldest: int
-    """The first record that retention has left in the topic."""
+    """Offset of the first record that retention has left in the topic."""
     committed: int | None
-    """The position of the replay's group."""
+    """The committed offset of the replay's group."""
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition."""
+        return self.start.partition
+
+    @property
+    def left(self) -> OffsetRange:
+        """What is left of it."""
+        return OffsetRange(self.start.next_offset or 0, self.span.end)
 
     @property
     def reached_end(self) -> int:
         """Where a replay of it stands that is complete: further than that only where brokers have lost records."""
-        return max(self.end, self.oldest)
+        return max(self.span.end, self.oldest)
 
     def lost(self) -> str:
         """What retention has removed of it or brokers have lost, in words, as far as that can be told; or nothing."""
@@ -75,7 +84,7 @@ class Part(NamedTuple):
                 f"partition {self.partition}: this replay has come to record {self.committed}, and the topic begins "
                 f"with record {self.oldest} now: what of the span lay between was removed by retention"
             )
-        if self.first == self.oldest > 0:
+        if self.span.start == self.oldest > 0:
             return (
                 f"partition {self.partition} begins with record {self.oldest}: what came before was removed by "
                 "retention"
@@ -103,50 +112,46 @@ class Replay:
     sink: SinkSpec
     channel: KafkaBackedChannel[Any]
     """Open."""
-    claims: Mapping[int, PartitionClaim]
-    """By partition, of the replay's group."""
     parts: tuple[Part, ...]
 
     @property
     def group(self) -> str:
         """The consumer group of the replay."""
-        return next(iter(self.claims.values())).group
+        return self.parts[0].start.group
 
     @property
     def begun(self) -> bool:
         """Whether an earlier run has delivered some of it."""
         return any(
-            part.committed is not None and (part.position > part.first or part.committed != part.first)
+            part.committed is not None and (part.left != part.span or part.committed != part.span.start)
             for part in self.parts
         )
 
     @property
     def records(self) -> int:
         """Records that are left, those that hold no events included."""
-        return sum(part.end - part.position for part in self.parts)
+        return sum(part.left.size for part in self.parts)
 
     def events(self) -> dict[int, int]:
         """Events that are left, by partition: all of them are read for that."""
         return {
-            part.partition: sum(
-                len(taken.fresh())
-                for taken in self.channel.read(self.claims[part.partition], part.position, part.end)
-            )
+            part.partition: sum(len(polled.fresh()) for polled in self.channel.read(part.start, part.left))
             for part in self.parts
-            if part.position < part.end
+            if part.left.size
         }
 
     def repeats(self) -> str:
         """Why the sink cannot promise each event once, in words; empty where it can."""
         made: Sink[Any] = self.sink.make()
-        return made.repeats(next(iter(self.claims.values())))
+        return made.repeats(self.parts[0].start)
 
     def again(self) -> Replay:
         """The same from the beginning, in a later epoch: all that was delivered is delivered once more."""
-        epoch = next_epoch(max(claim.epoch for claim in self.claims.values()))
-        claims = {p: claim._replace(epoch=epoch) for p, claim in self.claims.items()}
-        parts = tuple(part._replace(position=part.first, committed=None) for part in self.parts)
-        return replace(self, claims=claims, parts=parts)
+        epoch = next_epoch(max(part.start.generation.epoch for part in self.parts))
+        parts = tuple(
+            part._replace(start=part.start.of(epoch=epoch).at(part.span.start), committed=None) for part in self.parts
+        )
+        return replace(self, parts=parts)
 
     def _await_nobody(self) -> None:
         """A position can be set only while nobody is in the group: a run that is over is in it for its session."""
@@ -160,11 +165,11 @@ class Replay:
         """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
         has delivered until then is noted. Raises FlafkaError where the topic is another one by now. `tell` is called
         now and then, with the events that are delivered."""
-        if begin := {self.claims[part.partition]: part.first for part in self.parts if part.committed is None}:
+        if begin := [part.start.at(part.span.start) for part in self.parts if part.committed is None]:
             self._await_nobody()
-            self.channel.record(begin)
+            self.channel.commit_offsets(begin)
         described = self.spec.channel(self.sink.channel)
-        ends = {part.partition: part.end for part in self.parts}
+        ends = {part.partition: part.span.end for part in self.parts}
         channel = _Span(described.path, described.name, self)
         channel.ready.set()
         letters = dead_letters_of(self.spec.name, described, self.channel, self.spec.options)
@@ -199,6 +204,7 @@ class _Span(ChannelRunner):
     def __init__(self, path: str, name: str, replay: Replay) -> None:
         super().__init__(path, name, replay.channel)
         self.replay = replay
+        self.parts = {part.partition: part for part in replay.parts}
         self.over: FlafkaError | None = None
         """Why the rest of the span cannot be had any more."""
         self.taken = False
@@ -220,21 +226,21 @@ class _Span(ChannelRunner):
         later, and it would not end before they do."""
         ends = self.replay.channel.ends()
         for part in self.replay.parts:
-            if (end := ends.get(part.partition, part.end)) < part.end:
-                for claim in self.replay.channel.positions(self.replay.group):
-                    self.refuse_another(claim)
+            if (end := ends.get(part.partition, part.span.end)) < part.span.end:
+                for committed in self.replay.channel.committed(self.replay.group):
+                    self.refuse_another(committed)
                 self.over = FlafkaError(
                     f"partition {part.partition}: the brokers have lost records from {end} on, as when a replica "
                     "that was behind becomes leader. Run the replay again, and it goes on with what is left"
                 )
                 raise self.over
 
-    def refuse_another(self, claim: PartitionClaim) -> None:
-        """Raise FlafkaError where that is a claim on another topic than the span's, of the same name."""
-        planned = self.replay.claims.get(claim.partition)
-        if planned is not None and claim.topic_id != planned.topic_id:
+    def refuse_another(self, committed: Assignment) -> None:
+        """Raise FlafkaError where that is in another topic than the span's, of the same name."""
+        part, found = self.parts.get(committed.partition), committed.topic_partition
+        if part is not None and found.topic_id != part.start.topic_partition.topic_id:
             self.over = FlafkaError(
-                f"topic {claim.topic} was deleted and created again: what this replay had still to deliver is lost. "
+                f"topic {found.topic} was deleted and created again: what this replay had still to deliver is lost. "
                 "Run again, it delivers what the new topic has of that time"
             )
             raise self.over
@@ -242,7 +248,7 @@ class _Span(ChannelRunner):
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """One that begins and ends with it."""
         reader = super().reader(_Within(owner, self), group=group, member=member)
-        reader.stop_at({part.partition: part.end for part in self.replay.parts})
+        reader.stop_at({part.partition: part.span.end for part in self.replay.parts})
         return reader
 
 
@@ -251,41 +257,37 @@ class _Within:
 
     def __init__(self, owner: RebalanceListener, span: _Span) -> None:
         self._owner, self._span = owner, span
-        self._parts = {part.partition: part for part in span.replay.parts}
         self.revoked, self.lost = owner.revoked, owner.lost
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         """Behind what retention has removed, which is said; at the end of what is left where brokers have lost
         records; from the span's begin where the group was deleted."""
-        begun: dict[PartitionClaim, int | None] = {}
-        for claim, position in committed.items():
-            planned = self._span.replay.claims.get(claim.partition)
-            self._span.refuse_another(claim)
-            if planned is None or position is not None:
-                begun[claim] = position
-            else:
-                begun[planned] = self._parts[claim.partition].first
+        begun = []
+        for one in committed:
+            part = self._span.parts.get(one.partition)
+            self._span.refuse_another(one)
+            begun.append(one if part is None or one.next_offset is not None else part.start.at(part.span.start))
         self._span.look()
         oldest = self._span.replay.channel.starts()
-        starts = {
-            claim: position if position is None else self._left(claim, position, oldest.get(claim.partition, 0))
-            for claim, position in self._owner.assigned(begun).items()
-        }
+        starts = [self._within(start, oldest.get(start.partition, 0)) for start in self._owner.assigned(begun)]
         self._span.taken = True
         return starts
 
-    def _left(self, claim: PartitionClaim, position: int, oldest: int) -> int:
-        part = self._parts.get(claim.partition)
-        if part is None:  # added since: nothing of it is in the span
-            return position
-        if part.reached_end < position:  # other records may be there by now, and none of them is in the span
-            return max(part.end, oldest)
-        start = max(position, part.first)
-        if (end := min(oldest, part.end)) > start:
+    def _within(self, start: Assignment, oldest: int) -> Assignment:
+        part, offset = self._span.parts.get(start.partition), start.next_offset
+        if part is None or offset is None:  # added since: nothing of it is in the span
+            return start
+        span = part.span
+        if part.reached_end < offset:  # other records may be there by now, and none of them is in the span
+            return start.at(max(span.end, oldest))
+        first = max(offset, span.start)
+        if (end := min(oldest, span.end)) > first:
             text = "records %d to %d of %s were removed by retention before this replay came to them"
-            logging.getLogger(self._span.path).warning(text, start, end - 1, f"{claim.topic}-{claim.partition}")
-            self._span.removed[claim.partition] = self._span.removed.get(claim.partition, 0) + end - start
-        return max(start, oldest)
+            logging.getLogger(self._span.path).warning(text, first, end - 1, start.topic_partition)
+            self._span.removed[start.partition] = self._span.removed.get(start.partition, 0) + end - first
+        if (first := max(first, oldest)) == offset:
+            return start
+        return start.at(first)
 
 
 @contextmanager
@@ -302,7 +304,7 @@ def replay_of(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Repl
             f"{described.path} is a channel of type {described.cls.type_name}, which forgets what is delivered: "
             "nothing can be replayed. A channel in Kafka keeps it as long as its topic does"
         )
-    known = channel.positions(live.group)  # before the channel is opened, which would make a topic that is missing
+    known = channel.committed(live.group)  # before the channel is opened, which would make a topic that is missing
     channel.open()
     try:
         yield _planned(spec, live, channel, known, start, end)
@@ -326,31 +328,30 @@ def _planned(
     spec: AgentSpec,
     live: SinkSpec,
     channel: KafkaBackedChannel[Any],
-    known: Mapping[PartitionClaim, int | None],
+    known: Sequence[Assignment],
     start: int,
     end: int,
 ) -> Replay:
     group = replay_group(channel.stream(live.group).group, live.path, start, end)
     cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, PlainSink) else live.cls
     sink = replace(live, cls=cls, group=group, runner="local")
-    ids = {claim.partition: claim.ids for claim in known}
+    schemes = {one.partition: one.generation.id_scheme for one in known}
     firsts, ends, oldest = channel.at(start), channel.at(end), channel.starts()
-    claims: dict[int, PartitionClaim] = {}
     parts = []
-    for claim, position in channel.positions(group).items():
-        partition = claim.partition
-        if not all(partition in found for found in (ids, firsts, ends, oldest)):
+    for committed in channel.committed(group):
+        partition, offset = committed.partition, committed.next_offset
+        if not all(partition in found for found in (schemes, firsts, ends, oldest)):
             continue  # it has just been added
         first = max(firsts[partition], oldest[partition])
         last = max(first, ends[partition])
-        at = first if position is None else max(first, position)
+        at = first if offset is None else max(first, offset)
         if at >= last or channel.vacant(partition, at, last):
             at = last
         # Events have the ids that they have for the live group: a store that has them by id is not doubled.
-        claims[partition] = claim if position is not None else claim._replace(ids=ids[partition])
-        parts.append(Part(partition, first, last, at, oldest[partition], position))
-    if {claim.topic_id for claim in known} != {claim.topic_id for claim in claims.values()}:
+        own = committed if offset is not None else committed.of(id_scheme=schemes[partition])
+        parts.append(Part(OffsetRange(first, last), own.at(at), oldest[partition], offset))
+    if {one.topic_partition.topic_id for one in known} != {part.start.topic_partition.topic_id for part in parts}:
         raise Retry(f"the topic of {live.channel} was deleted and created again just now: run it again")
     if not parts:
         raise Retry(f"the topic of {live.channel} has no partitions yet")
-    return Replay(spec, sink, channel, claims, tuple(sorted(parts)))
+    return Replay(spec, sink, channel, tuple(sorted(parts, key=lambda part: part.partition)))

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.frame import CPU, RATE, Figures
 from flafka.agent.services.running import until
-from flafka.plugins import Batch, Components, KafkaBackedChannel, PartitionClaim, Record
+from flafka.plugins import Assignment, Batch, Components, Generation, KafkaBackedChannel, Record, partitions
 
 PARTITIONS = 6
 LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka has no types for it
@@ -115,9 +115,9 @@ class Topic:
 
     def _batches(self, all: Iterator[Message]) -> Iterator[Batch]:
         for partition, messages in itertools.groupby(all, lambda message: message.partition() or 0):
-            claim = PartitionClaim("", self.name, "", "", 0, partition)
+            assignment = Assignment(partitions.TopicPartition("", self.name, "", partition), "", Generation())
             records = (_record(message) for message in messages)
-            while (taken := self._decode(records, claim)) is not None:
+            while (taken := self._decode(records, assignment)) is not None:
                 assert not taken.undecodable, taken.undecodable
                 yield taken.batch
 

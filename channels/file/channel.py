@@ -23,17 +23,19 @@ from flafka.channels.file.positions import Checkpoint
 from flafka.channels.file.reader import FileReader
 from flafka.channels.file.waiting import Waiting
 from flafka.plugins import (
+    Assignment,
     Batch,
     Channel,
     Difference,
     EventId,
     FlafkaError,
     FlumeDirectories,
+    Generation,
     Metric,
-    PartitionClaim,
     Reader,
     RebalanceListener,
     Retry,
+    TopicPartition,
     Unwritable,
     Whereabouts,
 )
@@ -94,7 +96,8 @@ class FileChannel(Channel[FileChannelConfig]):
         self._committing = threading.Lock()
         self._noted = Checkpoint()
         """Checkpoint as it was last written, without its offsets."""
-        self._claims: dict[int, tuple[PartitionClaim, int]] = {}
+        self._committed: dict[int, Assignment] = {}
+        """Committed offsets by partition."""
         self._runs: dict[int, str] = {}
         """By partition: the run of its entries, where that is an earlier one."""
         self._ends: dict[str, int] = {}
@@ -157,11 +160,11 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._log.remove_empty()
             # A file that is lost, and comes back later, must not have numbers that new entries have.
             loaded = load.first if load is not None else None
-            known = [noted.next, loaded or 0, *(position for _, position in self._claims.values())]
+            known = [noted.next, loaded or 0, *(one.next_offset or 0 for one in self._committed.values())]
             self._log.begin_run(max(known))
             if load is not None:
                 load.run(self._log, self._append)
-            self._save(self._claims, oldest := self._waiting.oldest(self._log.stored, {}))
+            self._save(self._committed, oldest := self._waiting.oldest(self._log.stored, {}))
             self._log.drop(oldest)
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
@@ -182,7 +185,7 @@ class FileChannel(Channel[FileChannelConfig]):
     def _resume(self, noted: Checkpoint) -> None:
         """Find the undelivered entries, and report what is lost of them."""
         self._noted, self._waiting = noted, Waiting()
-        self._claims, self._runs, self._ends = {}, {}, {}
+        self._committed, self._runs, self._ends = {}, {}, {}
         undelivered: Counter[str] = Counter()
         gaps: Counter[Segment] = Counter()
         of_runs: dict[str, list[Segment]] = {}
@@ -196,12 +199,12 @@ class FileChannel(Channel[FileChannelConfig]):
                     "into a channel of its own to have its events delivered"
                 )
             if self._belongs(noted, partition):
-                self._claims[partition] = noted.positions[partition]
+                self._committed[partition] = noted.positions[partition]
             begin = max(self._ends.get(run, of_runs[run][0].first), self._delivered(run))
             if entry.number > begin:
                 gaps += _of_segments(range(begin, entry.number), of_runs[run])
             self._ends[run] = entry.number + 1
-            if entry.number >= self.committed(partition)[1]:
+            if entry.number >= (self.committed(partition).next_offset or 0):
                 self._waiting.add(partition, entry.number, entry.events)
                 undelivered[segment.path.name] += entry.events
         used = self._runs.keys()
@@ -212,11 +215,13 @@ class FileChannel(Channel[FileChannelConfig]):
     def _belongs(self, noted: Checkpoint, partition: int) -> bool:
         """Return True if the checkpoint has an offset of the run that this partition's entries are of."""
         found = noted.positions.get(partition)
-        return found is not None and found[0].topic_id == noted.topic_id(self.id, self._runs.get(partition, ""))
+        topic_id = noted.topic_id(self.id, self._runs.get(partition, ""))
+        return found is not None and found.topic_partition.topic_id == topic_id
 
     def _delivered(self, run: str) -> int:
         """Return the number up to which all entries of an earlier run are delivered, as far as known."""
-        return min((end for partition, (_, end) in self._claims.items() if self._runs[partition] == run), default=0)
+        of_run = (one for partition, one in self._committed.items() if self._runs[partition] == run)
+        return min((one.next_offset or 0 for one in of_run), default=0)
 
     def _report(self, noted: Checkpoint, undelivered: Mapping[str, int], gaps: Mapping[Segment, int]) -> None:
         """Report events that the disk has lost since they were stored."""
@@ -250,7 +255,7 @@ class FileChannel(Channel[FileChannelConfig]):
             if segment.path.name == Path(path).name:
                 segment.damaged = True  # for who wants to look at it
 
-    def _save(self, claims: positions.Positions, oldest: int, *, clean: bool = False) -> None:
+    def _save(self, committed: Mapping[int, Assignment], oldest: int, *, clean: bool = False) -> None:
         """Write the checkpoint; `oldest` is the number of the first undelivered entry. Raises OSError."""
         noted = self._noted
         if segments := self._log.needed(oldest):
@@ -264,7 +269,7 @@ class FileChannel(Channel[FileChannelConfig]):
         noted.renamed = {run: other for run, other in noted.renamed.items() if run in runs}
         noted.runs = [*(run for run in noted.runs if run != self._log.run), self._log.run][-positions.RUNS :]
         noted.accepted = {}
-        noted.positions = dict(claims)
+        noted.positions = dict(committed)
         positions.write(self._checkpoint, noted)
 
     def _undelivered(self, segments: Sequence[Segment]) -> Counter[str]:
@@ -293,7 +298,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._log.end_run()
                 with self._changed:
                     oldest = self._waiting.oldest(self._log.stored, {})
-                self._save(self._claims, oldest, clean=True)
+                self._save(self._committed, oldest, clean=True)
             except OSError as e:
                 self.log.warning("%s cannot be written: %s", e.filename or self._checkpoint, e.strerror)
                 return False
@@ -351,8 +356,8 @@ class FileChannel(Channel[FileChannelConfig]):
                 (path, f"counts as lost, with {'its' if events is None else events} undelivered events")
                 for path, events in missing.items()
             ]
-            for partition, (_, position) in sorted(noted.positions.items()):
-                at = "the first entry that is left" if earliest else f"entry {position}"
+            for partition, committed in sorted(noted.positions.items()):
+                at = "the first entry that is left" if earliest else f"entry {committed.next_offset}"
                 changes.append((f"partition {partition}", f"continues at {at}, with a new commit log of its sink"))
             agreed(changes)
             positions.reset(self._checkpoint, noted, missing, earliest=earliest)
@@ -376,12 +381,12 @@ class FileChannel(Channel[FileChannelConfig]):
             found.setdefault((segment.run, entry.partition), []).append(entry.number)
         own = next(iter(self._identities().values()), "")
         for (run, partition), numbers in sorted(found.items(), key=lambda one: one[1]):
-            fresh = self._claim(noted.topic_id(own, run), noted.epoch, partition), 0
-            claim, position = noted.positions.get(partition, fresh)
-            if claim.topic_id != fresh[0].topic_id:
-                claim, position = fresh
-            left = sum(number >= position for number in numbers)
-            yield claim.stem, partition, position, numbers[-1] + 1, left, claim.epoch or None, ""
+            fresh = self._begin(noted.topic_id(own, run), noted.epoch, partition)
+            committed = _of_topic(fresh, noted.positions)
+            offset = committed.next_offset or 0
+            left = sum(number >= offset for number in numbers)
+            epoch = committed.generation.epoch or None
+            yield committed.id_prefix, partition, offset, numbers[-1] + 1, left, epoch, ""
 
     def flume_directories(self) -> FlumeDirectories:
         """Return the directories in which Flume's file channel with these options has its files."""
@@ -525,25 +530,26 @@ class FileChannel(Channel[FileChannelConfig]):
             noted = positions.read(self._checkpoint, self.log)
             there = {run for _, run, _ in files([one for one in self._directories if one.is_dir()])}
             for run in {*there, *noted.runs}:
-                claim = self._claim(noted.topic_id(own, run), noted.epoch, id.partition)
-                if claim.stem == id.topic:
-                    position = 0 if run in there else id.offset + 1  # the files of that run were delivered
-                    known = noted.positions.get(id.partition, (claim, position))
-                    claim, position = known if known[0].topic_id == claim.topic_id else (claim, position)
-                    return looking.find(self._directories, run, id, claim, position, groups)
+                fresh = self._begin(noted.topic_id(own, run), noted.epoch, id.partition)
+                if fresh.id_prefix == id.topic:
+                    if run not in there:
+                        fresh = fresh.at(id.offset + 1)  # the files of that run were delivered
+                    return looking.find(self._directories, run, id, _of_topic(fresh, noted.positions), groups)
             return None
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
-    def _claim(self, topic_id: str, epoch: int, partition: int) -> PartitionClaim:
-        return PartitionClaim("file", self.name, topic_id, self.name, epoch, partition)
+    def _begin(self, topic_id: str, epoch: int, partition: int) -> Assignment:
+        """Return the assignment of a partition that has no committed offset."""
+        at = TopicPartition("file", self.name, topic_id, partition)
+        return Assignment(at, self.name, Generation(epoch), 0)
 
     def partitions(self, reader: FileReader) -> set[int]:
         """Return the partitions that are to be this reader's, and assign it those that no reader has."""
         with self._changed:
             readers = self._readers
             own_run = range(self._base, self._base + len(readers))
-            known = {*own_run, *self._waiting.partitions(), *self._claims}
+            known = {*own_run, *self._waiting.partitions(), *self._committed}
             own = {partition for partition in known if readers[partition % len(readers)] is reader}
             reader.held |= own.difference(*(one.held for one in readers if one is not reader))
             return own
@@ -554,13 +560,13 @@ class FileChannel(Channel[FileChannelConfig]):
             self._readers = [one for one in self._readers if one is not reader]
             self.moved()
 
-    def committed(self, partition: int) -> tuple[PartitionClaim, int]:
-        """Return the committed offset of a partition, with the `PartitionClaim` of that commit."""
-        fresh = self._claim(self.topic_id(partition), self._noted.epoch, partition)
-        return self._claims.get(partition, (fresh, 0))
+    def committed(self, partition: int) -> Assignment:
+        """Return the committed offset of a partition; 0 if it has none."""
+        fresh = self._begin(self.topic_id(partition), self._noted.epoch, partition)
+        return self._committed.get(partition, fresh)
 
     def topic_id(self, partition: int) -> str:
-        """Return `PartitionClaim.topic_id` of a partition: it names the run of its entries."""
+        """Return `TopicPartition.topic_id` of a partition: it names the run of its entries."""
         return self._noted.topic_id(self.id, self._runs.get(partition, self._log.run))
 
     def is_of_this_run(self, partition: int) -> bool:
@@ -574,10 +580,10 @@ class FileChannel(Channel[FileChannelConfig]):
         """
         with self._committing:
             self._noted.renamed[self._log.run] = uuid.uuid4().hex[:12]
-            for partition, (_, position) in self._claims.items():
+            for partition, committed in self._committed.items():
                 if self.is_of_this_run(partition):
-                    fresh = self._claim(self.topic_id(partition), self._noted.epoch, partition)
-                    self._claims[partition] = fresh, position
+                    fresh = self._begin(self.topic_id(partition), self._noted.epoch, partition)
+                    self._committed[partition] = fresh.at(committed.next_offset)
             sentence = (
                 "another copy of this process has delivered events under the ids of this channel, as when a virtual "
                 f"machine is cloned or set back while it runs: {self._waiting.events} events get new ids, and some "
@@ -586,34 +592,34 @@ class FileChannel(Channel[FileChannelConfig]):
             self.log.error("%s", sentence)
             self._losses.append(sentence)
             self.metrics.degraded = lambda: "; ".join(self._losses[-3:])
-            self._commit(self._claims, {})
+            self._commit(self._committed, {})
 
-    def commit(self, ends: Mapping[PartitionClaim, int]) -> None:
+    def commit(self, delivered: Collection[Assignment]) -> None:
         """Keep how far these are delivered, and delete the files that are over. Raises Retry."""
+        ends = {one.partition: one.next_offset or 0 for one in delivered}
         with self._committing:
-            for claim, end in ends.items():
-                known = self._ends.get(self._runs.get(claim.partition, ""), end)
-                if end > known and not self.is_of_this_run(claim.partition):
+            for one in delivered:
+                end = ends[one.partition]
+                known = self._ends.get(self._runs.get(one.partition, ""), end)
+                if end > known and not self.is_of_this_run(one.partition):
                     self.complain(
-                        f"set back {claim.topic_id}",
+                        f"set back {one.topic_partition.topic_id}",
                         "a sink has delivered entries of %s up to %d, and the files end at %d: their disk was set "
                         "back, or has lost the rest; what was stored there and not delivered is gone",
-                        *(claim.stem, end, known),
+                        *(one.id_prefix, end, known),
                     )
-            self._commit(
-                {**self._claims, **{claim.partition: (claim, end) for claim, end in ends.items()}},
-                {claim.partition: end for claim, end in ends.items()},
-            )
+            fresh = {one.partition: one.at(ends[one.partition]) for one in delivered}
+            self._commit({**self._committed, **fresh}, ends)
 
-    def _commit(self, claims: dict[int, tuple[PartitionClaim, int]], ends: Mapping[int, int]) -> None:
+    def _commit(self, committed: dict[int, Assignment], ends: Mapping[int, int]) -> None:
         with self._changed:
             oldest = self._waiting.oldest(self._log.stored, ends)
         try:
-            self._save(claims, oldest)
+            self._save(committed, oldest)
         except OSError as e:
             self.metrics.add("CheckpointWriteErrorCount")
             raise Retry(f"{e.filename or self._checkpoint} cannot be written: {e.strerror}") from e
-        self._claims = claims
+        self._committed = committed
         with self._changed:
             next_ones = self._next_ones()
             for partition, end in ends.items():
@@ -633,6 +639,12 @@ class FileChannel(Channel[FileChannelConfig]):
             self._show()
         if events:
             self._lose(str(path), events, f"{path} is damaged: {events} events that were stored in it are lost")
+
+
+def _of_topic(fresh: Assignment, committed: Mapping[int, Assignment]) -> Assignment:
+    """Return the committed offset of that partition; `fresh` if there is none, or only one of another topic."""
+    found = committed.get(fresh.partition, fresh)
+    return found if found.topic_partition.topic_id == fresh.topic_partition.topic_id else fresh
 
 
 def _of_segments(missing: range, segments: Sequence[Segment]) -> Counter[Segment]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flafka.plugins import FlafkaError, PartitionClaim
-from flafka.plugins.channel import next_epoch
+from flafka.plugins import Assignment, FlafkaError, Generation, TopicPartition
+from flafka.plugins.partitions import next_epoch
 from flafka.plugins.shared.disk import replace
 
 NAME = "flafka.positions"
@@ -26,15 +26,13 @@ VERSION = 1
 RUNS = 100
 """Runs that are remembered after their segments were deleted, for `agent trace`."""
 
-Positions = Mapping[int, tuple[PartitionClaim, int]]
-"""By partition: the committed offset, with the `PartitionClaim` of that commit."""
-
 
 @dataclass
 class Checkpoint:
     """Content of the file."""
 
-    positions: dict[int, tuple[PartitionClaim, int]] = field(default_factory=dict)
+    positions: dict[int, Assignment] = field(default_factory=dict)
+    """Committed offsets by partition."""
     files: dict[str, int | None] = field(default_factory=dict)
     """By path: segments that were needed when this was written. After a clean stop, with their undelivered events."""
     next: int = 0
@@ -53,7 +51,7 @@ class Checkpoint:
     """True if a file was read."""
 
     def topic_id(self, channel: str, run: str) -> str:
-        """Return `PartitionClaim.topic_id` of a run's events, given the id of the channel."""
+        """Return `TopicPartition.topic_id` of a run's events, given the id of the channel."""
         return f"{channel}.{self.renamed.get(run, run)}"
 
     def missing(self, present: Collection[str]) -> dict[str, int | None]:
@@ -133,7 +131,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     content = {
         one.name: getattr(checkpoint, one.name) for one in dataclasses.fields(checkpoint) if one.name != "written"
     }
-    content["positions"] = [{**claim._asdict(), "position": end} for claim, end in checkpoint.positions.values()]
+    content["positions"] = [_line(one) for one in checkpoint.positions.values()]
     text = json.dumps(content).encode()
     os.close(replace(path, b"%08x %s\n" % (zlib.crc32(text), text)))
 
@@ -146,21 +144,39 @@ def reset(path: Path, found: Checkpoint, missing: Mapping[str, int | None], *, e
     """
     found.accepted |= missing
     found.files = {noted: events for noted, events in found.files.items() if noted not in missing}
-    found.epoch = next_epoch(max([found.epoch, *(claim.epoch for claim, _ in found.positions.values())]))
+    found.epoch = next_epoch(max([found.epoch, *(one.generation.epoch for one in found.positions.values())]))
     found.positions = {
-        partition: (claim._replace(epoch=found.epoch, record=""), 0 if earliest else position)
-        for partition, (claim, position) in found.positions.items()
+        partition: one.of(epoch=found.epoch, commit_log="").at(0 if earliest else one.next_offset)
+        for partition, one in found.positions.items()
     }
     write(path, found)
 
 
-def _positions(lines: list[dict[str, Any]]) -> dict[int, tuple[PartitionClaim, int]]:
-    found = {}
-    for line in lines:
-        position = line.pop("position")
-        claim = PartitionClaim(**{name: line[name] for name in PartitionClaim._fields})
-        found[claim.partition] = claim, position
-    return found
+def _line(committed: Assignment) -> dict[str, Any]:
+    at, generation = committed.topic_partition, committed.generation
+    return {
+        "cluster_id": at.cluster,
+        "topic": at.topic,
+        "topic_id": at.topic_id,
+        "group": committed.group,
+        "epoch": generation.epoch,
+        "partition": at.partition,
+        "ids": generation.id_scheme,
+        "record": generation.commit_log,
+        "position": committed.next_offset,
+    }
+
+
+def _positions(lines: list[dict[str, Any]]) -> dict[int, Assignment]:
+    return {
+        line["partition"]: Assignment(
+            TopicPartition(line["cluster_id"], line["topic"], line["topic_id"], line["partition"]),
+            line["group"],
+            Generation(line["epoch"], line["ids"], line["record"]),
+            line["position"],
+        )
+        for line in lines
+    }
 
 
 def _unsealed(content: bytes) -> Any:

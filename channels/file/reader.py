@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
 from flafka.channels.file.log import Entry, Log
 from flafka.plugins import (
+    Assignment,
     Batch,
     EventId,
     Metrics,
+    OffsetRange,
     Origin,
-    PartitionClaim,
+    PolledBatch,
     Reader,
     RebalanceListener,
     Record,
     Retry,
-    Taken,
     Undecodable,
 )
 
@@ -37,10 +38,10 @@ class GroupCoordinator(Protocol):
     def leave(self, reader: FileReader) -> None:
         """Remove a reader."""
 
-    def committed(self, partition: int) -> tuple[PartitionClaim, int]:
-        """Return the committed offset of a partition, with the `PartitionClaim` of that commit."""
+    def committed(self, partition: int) -> Assignment:
+        """Return the committed offset of a partition; 0 if it has none."""
 
-    def commit(self, ends: Mapping[PartitionClaim, int]) -> None:
+    def commit(self, delivered: Collection[Assignment]) -> None:
         """Commit offsets. Raises Retry."""
 
     def taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
@@ -53,7 +54,7 @@ class GroupCoordinator(Protocol):
         """Count the entries from `first` to `end`, exclusive, as lost."""
 
     def topic_id(self, partition: int) -> str:
-        """Return `PartitionClaim.topic_id` of a partition."""
+        """Return `TopicPartition.topic_id` of a partition."""
 
     def is_of_this_run(self, partition: int) -> bool:
         """Return True if no other process can have put or taken entries of this partition."""
@@ -75,17 +76,16 @@ class FileReader(Reader):
         self.held: set[int] = set()
         """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
         self._coordinator, self._log, self._owner = coordinator, log, owner
-        self._claims: dict[int, PartitionClaim] = {}
+        self._assignments: dict[int, Assignment] = {}
         self._bounds: dict[int, set[int]] = {}
         """By partition: begins and ends of the batches that were taken, from the committed offset on."""
         self._place = log.place(0)
         self._pushed: tuple[Entry, memoryview] | None = None
         """Read already, and to be taken next."""
 
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> PolledBatch | None:
         """Return the next entries of one partition; see `Reader`. Raises Retry if events have got new ids."""
-        if any(claim.topic_id != self._coordinator.topic_id(partition) for partition, claim in self._claims.items()):
-            raise Retry("events of the channel have got new ids: beginning again")
+        self._check_ids(self._assignments.values())
         self._rebalance()
         gathered: list[tuple[Entry, memoryview]] = []
         events = size = 0
@@ -117,9 +117,15 @@ class FileReader(Reader):
                 return found
         return None
 
-    def _decoded(self, gathered: list[tuple[Entry, memoryview]]) -> Taken:
+    def _check_ids(self, assignments: Collection[Assignment]) -> None:
+        """Raise Retry if events of these partitions have got new ids."""
+        if any(one.topic_partition.topic_id != self._coordinator.topic_id(one.partition) for one in assignments):
+            raise Retry("events of the channel have got new ids: beginning again")
+
+    def _decoded(self, gathered: list[tuple[Entry, memoryview]]) -> PolledBatch:
         partition, start, end = gathered[0][0].partition, gathered[0][0].number, gathered[-1][0].number + 1
-        claim = self._claims[partition]
+        assignment = self._assignments[partition]
+        topic, prefix = assignment.topic, assignment.id_prefix
         parts: list[Batch] = []
         undecodable: list[Undecodable] = []
         for entry, payload in gathered:
@@ -127,15 +133,15 @@ class FileReader(Reader):
                 batch = Batch.from_ipc(payload)
             except ValueError as e:
                 record = Record(entry.number, entry.arrival, None, bytes(payload), [])
-                undecodable.append(Undecodable(EventId(claim.stem, partition, entry.number, 0), record, str(e)))
+                undecodable.append(Undecodable(EventId(prefix, partition, entry.number, 0), record, str(e)))
                 continue
-            origin = Origin.of_record(claim.topic, partition, entry.number, entry.arrival, len(batch), claim.stem)
+            origin = Origin.of_record(topic, partition, entry.number, entry.arrival, len(batch), prefix)
             parts.append(Batch(batch.records, origin))
         self._bounds.setdefault(partition, set()).update((start, end))
         self._coordinator.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
         if not parts:
-            parts.append(Batch.of([], Origin.of_records(claim.topic, partition, [], [], claim.stem)))
-        return Taken(partition, start, end, Batch.concat(parts), tuple(undecodable))
+            parts.append(Batch.of([], Origin.of_records(topic, partition, [], [], prefix)))
+        return PolledBatch(assignment, OffsetRange(start, end), Batch.concat(parts), tuple(undecodable))
 
     def _rebalance(self) -> None:
         """Take the partitions that are this reader's now, and give up the others."""
@@ -143,44 +149,43 @@ class FileReader(Reader):
         if gone := self.positions.keys() - own:
             self._owner.revoked(set(gone))
             for partition in gone:
-                del self.positions[partition], self._claims[partition]
-            self.rewind({})
+                del self.positions[partition], self._assignments[partition]
+            self.rewind(())
         self.held &= own
         if new := self.held - self.positions.keys():
-            committed = dict(map(self._coordinator.committed, new))
-            answer = self._owner.assigned({claim: position or None for claim, position in committed.items()})
-            starts = {claim: position or 0 for claim, position in answer.items()}
-            if any(self._is_foreign(claim.partition, end, end > self._log.end) for claim, end in starts.items()):
+            committed = map(self._coordinator.committed, new)
+            starts = self._owner.assigned([one.at(one.next_offset or None) for one in committed])
+            if any(self._is_foreign(one, (one.next_offset or 0) > self._log.end) for one in starts):
                 self._rename_run()
             self._coordinator.commit(starts)
-            self._claims.update({claim.partition: claim for claim in starts})
-            self.rewind({claim.partition: position for claim, position in starts.items()})
+            self.rewind(starts)
 
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def commit(self, delivered: Collection[Assignment]) -> None:
         """Commit offsets; see `Reader`. Raises Retry if events have got new ids meanwhile."""
-        own = {claim: end for claim, end in positions.items() if claim.partition in self.positions}
-        if any(claim.topic_id != self._coordinator.topic_id(claim.partition) for claim in own):
-            raise Retry("events of the channel have got new ids: beginning again")
-        self._claims.update({claim.partition: claim for claim in own})
+        own = [one for one in delivered if one.partition in self.positions]
+        self._check_ids(own)
+        self._assignments.update({one.partition: one for one in own})
         self._coordinator.commit(own)
-        for claim, end in own.items():
-            self._bounds[claim.partition] = {at for at in self._bounds.get(claim.partition, ()) if at >= end}
+        for one in own:
+            end = one.next_offset or 0
+            self._bounds[one.partition] = {at for at in self._bounds.get(one.partition, ()) if at >= end}
 
-    def rewind(self, positions: Mapping[int, int]) -> None:
+    def rewind(self, starts: Collection[Assignment]) -> None:
         """Move the cursor; see `Reader`. Raises Retry if another copy of this process has moved the commit log."""
-        for partition, position in positions.items():
+        for one in starts:
+            start, committed = one.next_offset or 0, self._coordinator.committed(one.partition)
             # A commit log ends where something that was taken ends; else another process has committed to it.
-            expected = position in self._bounds.get(partition, {position})
-            expected = expected or position == self._coordinator.committed(partition)[1]
-            if self._is_foreign(partition, position, not expected):
+            expected = start in self._bounds.get(one.partition, {start}) or start == committed.next_offset
+            if self._is_foreign(one, not expected):
                 self._rename_run()
-        self.positions.update(positions)
+        self._assignments.update({one.partition: one for one in starts})
+        self.positions.update({one.partition: one.next_offset or 0 for one in starts})
         self._pushed = None
         self._place = self._log.place(min(self.positions.values(), default=0))
         self._coordinator.moved()
 
-    def _is_foreign(self, partition: int, position: int, unexpected: bool) -> bool:
-        return unexpected and self._coordinator.is_of_this_run(partition) and position > 0
+    def _is_foreign(self, start: Assignment, unexpected: bool) -> bool:
+        return unexpected and self._coordinator.is_of_this_run(start.partition) and bool(start.next_offset)
 
     def _rename_run(self) -> None:
         """Give the events new ids. Raises Retry always, as the sink has to begin again with these."""

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from flafka import plugins
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.differences import KAFKA
@@ -19,33 +21,34 @@ from flafka.channels.kafka.offsets import (
     OutsideCommits,
     TopicIds,
     assigned,
+    assignments_of,
     called,
-    claims_of,
     kept_refusals,
-    read_before,
     refusals_of,
     topic_id_of,
     truncations,
+    with_last_record,
 )
 from flafka.channels.kafka.producer import COMPACTED, ChannelProducer, Limits
 from flafka.channels.kafka.records import decode, encode_event, readdressed
 from flafka.channels.kafka.topic import KafkaOnlooker, Topic, TopicLookup
 from flafka.plugins import (
+    Assignment,
     Batch,
     Caution,
     Event,
     EventId,
     FlafkaError,
+    Generation,
     KafkaBackedChannel,
     KafkaStream,
-    LastRecord,
+    OffsetRange,
     Onlooker,
-    PartitionClaim,
+    PolledBatch,
     Reader,
     RebalanceListener,
     Record,
     Retry,
-    Taken,
     Whereabouts,
 )
 from flafka.plugins.kafka.admin import NO_BROKERS, unanswered
@@ -82,8 +85,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._topic_ids: TopicIds | None = None
         self._joined = Counter[str]()
         """Number of times that a member had to join its group under another name."""
-        self._told = set[tuple[PartitionClaim, int]]()
-        """Positions of deleted topics that were logged: a drain asks for positions again and again."""
+        self._logged = set[tuple[str, str, int, int]]()
+        """Offsets of deleted topics that were logged, see `assignments_of`: a drain asks for offsets again and again.
+        """
 
     # --- life
 
@@ -236,7 +240,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if self._topic_ids is None:
             raise Retry(f"channel {self.name} is not connected")
         return KafkaReader(
-            properties, self._claim(group), owner, self.metrics, self.decode, self._topic_ids, self.log, join_anew
+            properties,
+            self._assignment(group),
+            owner,
+            self.metrics,
+            self.decode,
+            self._topic_ids,
+            self.log,
+            join_anew,
         )
 
     def stream(self, group: str | None) -> KafkaStream:
@@ -246,36 +257,32 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             config.bootstrap_servers or "", config.topic, group or config.group_id, client=config.consumer
         )
 
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
+    def committed(self, group: str | None) -> Sequence[Assignment]:
         """The group's committed offsets, with what their metadata says."""
         return self._committed(group)[0]
 
-    def refusals(
-        self,
-        group: str | None,
-        positions: Mapping[PartitionClaim, int | None] | None = None,
-        last: Mapping[int, LastRecord] = MappingProxyType({}),
-    ) -> Sequence[FlafkaError]:
-        """By the group's committed offsets, the positions, the watermarks, and the records before the positions."""
-        claims, committed = self._committed(group)
-        positions = claims if positions is None else positions
+    def refusals(self, group: str | None, starts: Collection[Assignment] | None = None) -> Sequence[FlafkaError]:
+        """By the group's committed offsets, the starts, the watermarks, and the last record before each start."""
+        assignments, offsets = self._committed(group)
+        starts = assignments if starts is None else starts
         marks = cache(lambda: self._watermarks({"isolation.level": "read_uncommitted"}))
-        found = refusals_of(positions, marks()) if positions else {}
-        read = read_before(positions, committed, last)
+        found = refusals_of(starts, marks()) if starts else {}
+        known = {one.partition: one for one in assignments}
+        there = [with_last_record(one, known[one.partition]) for one in starts if one.partition in known]
         client = {**self._client(self.config.consumer), "group.id": group or self.config.group_id}
         try:
-            known = [one for one in truncations(client, read) if isinstance(one, RecordsLost)]
+            lost = [one for one in truncations(client, there, known) if isinstance(one, RecordsLost)]
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        kept = kept_refusals(claims, committed, lambda partition: marks()[partition])
-        found |= {one.claim.partition: one for one in (*known, *kept)}
+        kept = kept_refusals(assignments, offsets, lambda partition: marks()[partition])
+        found |= {one.assignment.partition: one for one in (*lost, *kept)}
         if found:
-            self.confirm(next(iter(claims)))  # a topic made again meanwhile has lost nothing
+            self.confirm(assignments[0])  # a topic made again meanwhile has lost nothing
         return [error for _, error in sorted(found.items())]
 
-    def _committed(self, group: str | None) -> tuple[dict[PartitionClaim, int | None], list[TopicPartition]]:
-        """The claim and the offset of each partition, and the committed offsets that these were made of."""
-        claim = self._claim(group)._replace(topic_id=self._ids().get())
+    def _committed(self, group: str | None) -> tuple[list[Assignment], list[TopicPartition]]:
+        """Return the assignments of all partitions, and the committed offsets that these were made of."""
+        assignment = self._assignment(group).of(topic_id=self._ids().get())
         topic = self.config.topic
         try:
             with closing(self._onlooker(group)) as consumer:
@@ -283,7 +290,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 found = committed(consumer, [TopicPartition(topic, p) for p in partitions], REQUEST_SECONDS)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        return claims_of(claim, found, self.log, self._told), found
+        return assignments_of(assignment, found, self.log, self._logged), found
 
     def ends(self) -> Mapping[int, int]:
         """The high watermarks."""
@@ -322,9 +329,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """By the time that the records carry."""
         return self._looking().at(time)
 
-    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+    def read(self, assignment: Assignment, offsets: OffsetRange) -> Iterator[PolledBatch]:
         """Read records of committed transactions, and records outside of transactions."""
-        return self._looking().read(claim, start, end)
+        return self._looking().read(assignment, offsets)
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
         """The record, as it lies in the topic now."""
@@ -333,7 +340,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         looking = self._looking()
         cluster = str(metadata(self._client(self.config.consumer), REQUEST_SECONDS).cluster_id)
         known = {
-            group: {claim._replace(cluster_id=cluster): at for claim, at in self.positions(group).items()}
+            group: [
+                replace(one, topic_partition=one.topic_partition._replace(cluster=cluster))
+                for one in self.committed(group)
+            ]
             for group in (groups or [None])
         }
         return looking.find(id, known)
@@ -350,32 +360,30 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             found.setdefault(called(member), []).extend(assigned(member.assignment, self.config.topic))
         return found
 
-    def record(
-        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})
-    ) -> None:
-        """Commit offsets without membership in the group; `OutsideCommits.record` says how."""
-        self._outside().record(positions, last)
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
+        """Commit offsets without membership in the group; `OutsideCommits.commit_offsets` says how."""
+        self._outside().commit_offsets(assignments)
 
     def refuse(self, error: FlafkaError) -> None:
         """See `OutsideCommits.refuse`."""
         if isinstance(error, RecordsLost):
             self._outside().refuse(error)
 
-    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def restore(self, assignments: Collection[Assignment]) -> None:
         """Commit offsets that a late commit has undone; `OutsideCommits.restore` says how."""
-        self._outside().restore(positions)
+        self._outside().restore(assignments)
 
-    def confirm(self, claim: PartitionClaim) -> None:
+    def confirm(self, assignment: Assignment) -> None:
         """Ask the brokers for the topic's id."""
-        if self._ids().get() != claim.topic_id:
+        if self._ids().get() != assignment.topic_partition.topic_id:
             raise Retry(
-                f"topic {claim.topic} was deleted and created again: group {claim.group} begins with the first "
-                "record of the new one; what the old one still held is lost"
+                f"topic {assignment.topic} was deleted and created again: group {assignment.group} begins with the "
+                "first record of the new one; what the old one still held is lost"
             )
 
-    def decode(self, records: Iterator[Record], claim: PartitionClaim) -> Taken | None:
+    def decode(self, records: Iterator[Record], assignment: Assignment) -> PolledBatch | None:
         """The next records of the topic, of any format."""
-        return decode(records, claim, parse_as_flume_event=self.config.parse_as_flume_event)
+        return decode(records, assignment, parse_as_flume_event=self.config.parse_as_flume_event)
 
     def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
         """The event in a record of its own, in the channel's format; other groups pass over it."""
@@ -384,9 +392,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     # --- within
 
-    def _claim(self, group: str | None) -> PartitionClaim:
+    def _assignment(self, group: str | None) -> Assignment:
+        """Return the template of the group's assignments, which names no partition and no topic id."""
         config = self.config
-        return PartitionClaim(self._cluster_id, config.topic, "", group or config.group_id, 0, -1)
+        topic = plugins.TopicPartition(self._cluster_id, config.topic, "", -1)
+        return Assignment(topic, group or config.group_id, Generation())
 
     def _ids(self) -> TopicIds:
         if self._topic_ids is None:

@@ -10,30 +10,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.channels.kafka.config import CHANNEL
 from flafka.channels.kafka.offsets import (
-    Before,
     TopicIds,
-    claims_of,
+    assignments_of,
     kept_refusals,
-    leader_epochs,
-    read_before,
     truncations,
+    with_last_record,
+    with_leader_epochs,
 )
 from flafka.plugins import (
+    Assignment,
     FlafkaError,
     LastRecord,
     Metrics,
-    PartitionClaim,
+    PolledBatch,
     Reader,
     RebalanceListener,
     Record,
     Retry,
-    Taken,
 )
 from flafka.plugins.kafka.consumer import Calls, Fenced, Poller, weight
 from flafka.plugins.kafka.offsets import (
@@ -69,18 +69,19 @@ class KafkaReader(Poller, Reader):
     def __init__(
         self,
         properties: Mapping[str, Any],
-        claim: PartitionClaim,
+        assignment: Assignment,
         owner: RebalanceListener,
         metrics: Metrics,
-        decode: Callable[[Iterator[Record], PartitionClaim], Taken | None],
+        decode: Callable[[Iterator[Record], Assignment], PolledBatch | None],
         topic_ids: TopicIds,
         log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(CHANNEL, properties, f"{claim.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
-        self._claim, self._owner, self._decode = claim, owner, decode
+        """`assignment` names the topic and the group; its topic id is that of the latest rebalance."""
+        super().__init__(CHANNEL, properties, f"{assignment.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
+        self._assignment, self._owner, self._decode = assignment, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
-        self._unread = UnreadPartitions(topic_ids, claim.group)
+        self._unread = UnreadPartitions(topic_ids, assignment.group)
         self._ends: dict[int, int] = {}
         """By partition: high watermark of the latest fetch."""
         self._ends_at = float("-inf")
@@ -93,8 +94,6 @@ class KafkaReader(Poller, Reader):
         """Calls that the owner's thread has the polling thread make."""
         self._fresh = set[int]()
         """Partitions that became ours since the last turn."""
-        self._last: dict[int, LastRecord] = {}
-        """By partition: the record before the position at which it begins, by the commit log of the sink."""
         self._member: str | None = None
         """The group's name for this member when it got partitions last."""
         self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
@@ -102,7 +101,7 @@ class KafkaReader(Poller, Reader):
 
     # --- the owner's thread
 
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> PolledBatch | None:
         """The next records of one partition, small ones joined."""
         with self.changed:
             self.changed.wait_for(lambda: self._news or self._fetched.ready or self.error, timeout)
@@ -112,55 +111,49 @@ class KafkaReader(Poller, Reader):
         found = self._fetched.hand_out()
         if found is None:
             return None
-        claim, records = found
-        taken = self._decode(records, claim)
-        if taken is not None:
-            self.busy()  # its commit is made between two polls, also once all is fetched
-            self._metrics.add("EventTakeSuccessCount", len(taken.batch))
-        return taken
+        assignment, records = found
+        polled = self._decode(records, assignment)
+        if polled is None:
+            return None
+        self.busy()  # its commit is made between two polls, also once all is fetched
+        self._metrics.add("EventTakeSuccessCount", len(polled.batch))
+        leader_epoch = self._fetched.leader_epoch(assignment.partition, polled.offsets.end)
+        return replace(polled, last_record=polled.last_record._replace(leader_epoch=leader_epoch))
 
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def commit(self, delivered: Collection[Assignment]) -> None:
         """Commit offsets, with their metadata, of the partitions that are assigned now. Raises Retry."""
-        owned = {claim: end for claim, end in positions.items() if claim.partition in self._fetched.claims}
+        owned = [one for one in delivered if one.partition in self._fetched.assignments]
         if not owned:
             return
         try:
             with self._metrics.timed("KafkaCommitTimer"):
                 self._ask(lambda: self._commit(owned))
         except KafkaException as e:
-            raise Retry(f"group {self._claim.group}: committing offsets failed: {self.explained(e)}") from e
+            raise Retry(f"group {self._assignment.group}: committing offsets failed: {self.explained(e)}") from e
 
-    def _commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def _commit(self, delivered: Collection[Assignment]) -> None:
         offsets = [
             TopicPartition(
-                claim.topic,
-                claim.partition,
-                end,
-                metadata=OffsetMetadata.of(claim).text(),
-                leader_epoch=self._fetched.leader_epoch(claim.partition, end),
+                one.topic,
+                one.partition,
+                one.next_offset or 0,
+                metadata=_metadata(one).text(),
+                leader_epoch=self._fetched.leader_epoch(one.partition, one.next_offset or 0),
             )
-            for claim, end in positions.items()
+            for one in delivered
         ]
         for at in self.consumer.commit(offsets=offsets, asynchronous=False):
             if at.error is not None:
                 raise KafkaException(at.error)
 
-    def rewind(self, positions: Mapping[int, int]) -> None:
+    def rewind(self, starts: Collection[Assignment]) -> None:
         """Seek, on the polling thread, and drop what was fetched past it."""
         self._metrics.add("RollbackCount")
-        self._fetched.rewind(positions)
+        self._fetched.rewind(starts)
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
         """Partitions that have come there are paused, and all that have no end."""
         self._fetched.stop_at(ends)
-
-    def leader_epoch(self, partition: int, end: int) -> int:
-        """By what was received."""
-        return self._fetched.leader_epoch(partition, end)
-
-    def read_before(self, partition: int, position: int, last: LastRecord) -> None:
-        """Looked at before the partition is read."""
-        self._last[partition] = last
 
     def membership(self) -> Any:
         """For a transaction: the brokers refuse its offsets once this is no member any more. Raises Retry then."""
@@ -170,25 +163,25 @@ class KafkaReader(Poller, Reader):
         found = self.consumer.consumer_group_metadata()
         # What the client says of itself once it knows that it was put out is taken for that of an administrator.
         if self.consumer.memberid() != self._member:
-            raise Retry(f"group {self._claim.group}: this is no member any more")
+            raise Retry(f"group {self._assignment.group}: this is no member any more")
         return found
 
     def _ask(self, work: Callable[[], Any], seconds: float = POLLING_THREAD_SECONDS) -> Any:
         """The result of a call made on the polling thread. Raises Retry where there is none in time."""
         with self.changed:
             if self.closing:
-                raise Retry(f"group {self._claim.group}: the consumer is closed")
+                raise Retry(f"group {self._assignment.group}: the consumer is closed")
             answer = self._requests.add(work)
         try:
             return answer.result(seconds)
         except TimeoutError:
-            raise Retry(f"group {self._claim.group}: no answer from Kafka for {seconds:.0f} s") from None
+            raise Retry(f"group {self._assignment.group}: no answer from Kafka for {seconds:.0f} s") from None
 
     # --- the polling thread
 
     def begin(self) -> None:
         """Read the channel's topic."""
-        self.subscribe([self._claim.topic])
+        self.subscribe([self._assignment.topic])
 
     def turn(self) -> None:
         """Do what the owner's thread asks for, and ask the brokers what is to be asked."""
@@ -203,8 +196,9 @@ class KafkaReader(Poller, Reader):
         if time.monotonic() - self._ends_at < ENDS_SECONDS:
             return
         self._ends_at = time.monotonic()
-        for partition in self._fetched.positions():
-            _, high = self.consumer.get_watermark_offsets(TopicPartition(self._claim.topic, partition), cached=True)
+        for partition in self._fetched.next_offsets():
+            at = TopicPartition(self._assignment.topic, partition)
+            _, high = self.consumer.get_watermark_offsets(at, cached=True)
             if high >= 0:
                 self._ends[partition] = high
 
@@ -228,14 +222,15 @@ class KafkaReader(Poller, Reader):
                 elif not self._fetched.keep(message):
                     past.add(cast("int", message.partition()))
         if past:  # whatever resumes them has them paused again
-            self.consumer.pause([TopicPartition(self._claim.topic, partition) for partition in past])
+            self.consumer.pause([TopicPartition(self._assignment.topic, partition) for partition in past])
         for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
             self._on_error(message, error)
 
     def _confirm(self) -> None:
         """Ask for the topic's id, once for all that was fetched meanwhile."""
         wait = CONFIRM_SECONDS if self._fetched.unasked else TOPIC_ID_SECONDS
-        if self._asking or not self._claim.topic_id or time.monotonic() - self._asked_at < wait:
+        topic_id = self._assignment.topic_partition.topic_id
+        if self._asking or not topic_id or time.monotonic() - self._asked_at < wait:
             return
         self._fetched.asked()
         self._asking, self._asked_at = True, time.monotonic()
@@ -245,25 +240,26 @@ class KafkaReader(Poller, Reader):
         """Take the topic's id from the brokers, on a thread of the client's. After None, which is no answer, records
         wait for the next one.
         """
-        if topic_id in (None, self._claim.topic_id):
+        if topic_id in (None, self._assignment.topic_partition.topic_id):
             self._fetched.answered(confirmed=topic_id is not None)
         elif topic_id == "":
-            self.fail(Retry(f"topic {self._claim.topic}, which group {self._claim.group} reads, was deleted"))
+            topic, group = self._assignment.topic, self._assignment.group
+            self.fail(Retry(f"topic {topic}, which group {group} reads, was deleted"))
         else:
             self.fail(self._made_again())
         self._asking = False
 
     def _look_for_unread(self) -> None:
-        if self._claim.topic_id and (unread := self._unread.lasting()):
+        if self._assignment.topic_partition.topic_id and (unread := self._unread.lasting()):
             self._join_anew()
-            group, topic = self._claim.group, self._claim.topic
+            group, topic = self._assignment.group, self._assignment.topic
             raise Retry(
                 f"group {group}: no member reads partitions {sorted(unread)} of {topic}: joining the group again"
             )
 
     def _made_again(self) -> Retry:
         """Return the error for a topic that was recreated, and count the loss."""
-        claim, left, unknown = self._claim, 0, 0
+        left = unknown = 0
         for partition, first in self._fetched.firsts().items():
             if first >= 0 and partition in self._ends:
                 left += max(0, self._ends[partition] - first)
@@ -271,32 +267,34 @@ class KafkaReader(Poller, Reader):
                 unknown += 1
         self._metrics.add("TopicRecreatedCount")
         self._metrics.add("RecordLostCount", left)
-        return Retry(made_again(claim, left, unknown))
+        return Retry(made_again(self._assignment, left, unknown))
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
-        claim = self._claim
+        assignment = self._assignment
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            if self._topic_ids.get() != claim.topic_id:
+            if self._topic_ids.get() != assignment.topic_partition.topic_id:
                 raise self._made_again()
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
             marks = self._watermarks(partition)
-            claim = self._fetched.claims.get(partition, claim._replace(partition=partition))
+            assignment = self._fetched.assignments.get(partition, assignment.of(partition=partition))
             last = LastRecord(leader_epoch=self._fetched.leader_epoch(partition, offset))
-            self._refuse_truncated({claim: Before(offset, last, -1)})
-            raise self._lasting(self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str())))
+            assignment = assignment.at(offset, last)
+            self._refuse_truncated([assignment], {})
+            raise self._lasting(self._of_this_topic(out_of_range(assignment, *marks) or Retry(error.str())))
         try:
             self.refuse_fenced(error)
         except Fenced:
             self._join_anew()  # under the same name the two would fence each other for ever
             raise
-        self.refuse_unauthorized(error, claim.topic)
-        self._log.warning("group %s: %s", claim.group, error.str())
+        self.refuse_unauthorized(error, assignment.topic)
+        self._log.warning("group %s: %s", assignment.group, error.str())
 
     def _of_this_topic(self, error: FlafkaError) -> FlafkaError:
         """Return that error if the brokers still name the topic by the same id. In a topic that was recreated
         nothing is lost that could be given up.
         """
-        return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()
+        same = self._topic_ids.get() == self._assignment.topic_partition.topic_id
+        return error if same else self._made_again()
 
     def _lasting(self, error: FlafkaError) -> FlafkaError:
         """Return that error, which is committed with the offset where a person has to decide.
@@ -306,32 +304,32 @@ class KafkaReader(Poller, Reader):
         yet, return a Retry instead.
         """
         if isinstance(error, RecordsLost):
-            claim, said = error.claim, OffsetMetadata.of(error.claim)._replace(lost=error.lost)
-            if claim.partition in self._fetched.claims and not self._is_delivered(claim, error.offset):
+            one, metadata = error.assignment, _metadata(error.assignment)._replace(lost=error.lost).text()
+            at = TopicPartition(one.topic, one.partition, one.next_offset or 0, metadata=metadata)
+            if one.partition in self._fetched.assignments and not self._is_delivered(at):
                 # The offset of the error is that of the fetch: a reset to it would skip what brokers still have.
-                return Retry(f"{claim.topic}-{claim.partition}: brokers have lost records: joining the group again")
-            at = TopicPartition(claim.topic, claim.partition, error.offset, metadata=said.text())
+                return Retry(f"{one.topic_partition}: brokers have lost records: joining the group again")
             with suppress(KafkaException):
                 self.consumer.commit(offsets=[at], asynchronous=False)
         return error
 
-    def _is_delivered(self, claim: PartitionClaim, end: int) -> bool:
-        """Return True if the group has committed all records of that partition before offset `end`. False where
+    def _is_delivered(self, end: TopicPartition) -> bool:
+        """Return True if the group has committed all records of that partition before the offset. False where
         brokers do not answer, or the group has no offset.
         """
         try:
-            (at,) = committed(self.consumer, [TopicPartition(claim.topic, claim.partition)], REQUEST_SECONDS)
+            (at,) = committed(self.consumer, [TopicPartition(end.topic, end.partition)], REQUEST_SECONDS)
         except KafkaException:
             return False
-        return at.offset >= end
+        return at.offset >= end.offset
 
     def _apply_seeks(self) -> None:
         seeks = self._fetched.seeks()
         for partition, offset in seeks.items():
-            self.consumer.seek(TopicPartition(self._claim.topic, partition, offset))
+            self.consumer.seek(TopicPartition(self._assignment.topic, partition, offset))
         again, self._fresh = self._fetched.bounded({*seeks, *self._fresh}), set()
         if again and not self._paused:
-            self.consumer.resume([TopicPartition(self._claim.topic, partition) for partition in again])
+            self.consumer.resume([TopicPartition(self._assignment.topic, partition) for partition in again])
 
     # --- partitions come and go
 
@@ -340,53 +338,55 @@ class KafkaReader(Poller, Reader):
         # Not by this consumer's `list_topics`: in a callback that has the next callback of the same `poll` abort the
         # process, for the Python binding takes the polling thread for one that is not polling.
         topic_id = self._topic_ids.get()
-        if self._fetched.claims and topic_id != self._claim.topic_id:
+        if self._fetched.assignments and topic_id != self._assignment.topic_partition.topic_id:
             raise self._made_again()
-        self._claim = self._claim._replace(topic_id=topic_id)
+        self._assignment = self._assignment.of(topic_id=topic_id)
         self._member = self.consumer.memberid()
         numbers = {tp.partition for tp in partitions}
         self._unread.ask()
-        wanted = [TopicPartition(self._claim.topic, partition) for partition in sorted(numbers)]
+        wanted = [TopicPartition(self._assignment.topic, partition) for partition in sorted(numbers)]
         at = committed(self.consumer, wanted, REQUEST_SECONDS) if wanted else []
-        claims = claims_of(self._claim, at, self._log)
-        for refusal in kept_refusals(claims, at, self._watermarks):
+        assignments = assignments_of(self._assignment, at, self._log)
+        for refusal in kept_refusals(assignments, at, self._watermarks):
             raise self._lasting(refusal)
-        starts: dict[PartitionClaim, int | None] = {}
-        if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
-            raise Retry(f"group {self._claim.group}: its sink was busy for {OWNER_SECONDS:.0f} s without a pause", 1)
-        starts = starts or claims  # closing
-        read = read_before(starts, at, self._last)
-        self._last.clear()
-        self._refuse_truncated(read)
-        begun = {claim: self._oldest(claim) if at is None else at for claim, at in starts.items()}
-        positions = {claim.partition: at for claim, at in begun.items()}
-        epochs = {claim: one.last.leader_epoch for claim, one in read.items() if one.last.leader_epoch >= 0}
+        answer: list[Assignment] = []
+        if not self._tell_and_wait(lambda: answer.extend(self._owner.assigned(assignments))):
+            group = self._assignment.group
+            raise Retry(f"group {group}: its sink was busy for {OWNER_SECONDS:.0f} s without a pause", 1)
+        known = {one.partition: one for one in assignments}
+        starts = [with_last_record(one, known[one.partition]) for one in answer or assignments]  # none: closing
+        self._refuse_truncated(starts, known)
+        starts = [self._oldest(one) if one.next_offset is None else one for one in starts]
         # Another program, or a reset, has committed an offset alone: a later loss before it would not be noticed.
-        without = {claim: at for claim, at in begun.items() if at and claim not in epochs and not claim.replay}
-        epochs |= (known := leader_epochs(self._properties, without))
-        self._fetched.add(begun, epochs)
-        self._fresh |= positions.keys()
-        if fresh := {claim: at for claim, at in begun.items() if claims.get(claim) != at or claim in known}:
-            self._commit(fresh)  # where each begins, and under which claim, before anything is taken
-        return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
+        without = [one for one in starts if one.next_offset and one.last_record.leader_epoch < 0 and not one.replay]
+        looked_up = with_leader_epochs(self._properties, without)
+        starts = [looked_up.get(one.partition, one) for one in starts]
+        self._fetched.add(starts)
+        self._fresh |= {one.partition for one in starts}
+        if fresh := [one for one in starts if one.partition in looked_up or _differ(one, known[one.partition])]:
+            self._commit(fresh)  # where each begins, and in which generation, before anything is taken
+        return [TopicPartition(one.topic, one.partition, one.next_offset or 0) for one in starts]
 
-    def _refuse_truncated(self, read: Mapping[PartitionClaim, Before]) -> None:
-        """Raise FlafkaError, with the way out, where the brokers have lost what was read before a position."""
-        for error in truncations(self._properties, read):
+    def _refuse_truncated(self, starts: Collection[Assignment], committed: Mapping[int, Assignment]) -> None:
+        """Raise FlafkaError, with the way out, where the brokers have lost the record before a next offset."""
+        for error in truncations(self._properties, starts, committed):
             raise self._lasting(self._of_this_topic(error))
 
-    def _oldest(self, claim: PartitionClaim) -> int:
-        """The first record of a partition in which the group has no position. From there on, and not from whatever is
-        the first one later, it is read, so that what retention removes meanwhile is missed.
+    def _oldest(self, assignment: Assignment) -> Assignment:
+        """Return where to go on in a partition in which the group has no offset: at its first record.
+
+        From there on, and not from whatever is the first one later, it is read, so that what retention removes
+        meanwhile is missed.
         """
-        start, _ = self._watermarks(claim.partition)
-        if start:
-            self._log.warning("%s", begins_late(claim, start))
+        low, _ = self._watermarks(assignment.partition)
+        start = assignment.at(low)
+        if low:
+            self._log.warning("%s", begins_late(start))
         return start
 
     def _watermarks(self, partition: int) -> tuple[int, int]:
         """Return the low and the high watermark of a partition of the topic. Raises KafkaException."""
-        return watermarks(self.consumer, TopicPartition(self._claim.topic, partition), REQUEST_SECONDS)
+        return watermarks(self.consumer, TopicPartition(self._assignment.topic, partition), REQUEST_SECONDS)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Have the owner deliver what it took of them."""
@@ -427,7 +427,7 @@ class Fetched:
         self._changed = changed
         self.bytes = 0
         """What all of it takes: see `weight`."""
-        self.claims: dict[int, PartitionClaim] = {}
+        self.assignments: dict[int, Assignment] = {}
         """By partition, of those that the consumer has."""
         self._confirmed: dict[int, deque[Message]] = {}
         """By partition; who hands them out takes them without the lock."""
@@ -444,29 +444,32 @@ class Fetched:
 
     # --- which partitions there are, and where they begin and end
 
-    def add(self, starts: Mapping[PartitionClaim, int], leader_epochs: Mapping[PartitionClaim, int]) -> None:
-        """Partitions that the consumer has from now on, and the leader epochs of the records before, where known."""
+    def add(self, starts: Collection[Assignment]) -> None:
+        """Add partitions that the consumer has from now on."""
         with self._changed:
-            for claim, offset in starts.items():
-                partition = claim.partition
-                self.claims[partition], self._confirmed[partition] = claim, deque()
+            for start in starts:
+                partition, offset = start.partition, start.next_offset or 0
+                self.assignments[partition], self._confirmed[partition] = start, deque()
                 self._next[partition] = offset
-                self._leaders[partition] = [(offset - 1, leader_epochs[claim])] if claim in leader_epochs else []
+                leader_epoch = start.last_record.leader_epoch
+                self._leaders[partition] = [(offset - 1, leader_epoch)] if offset and leader_epoch >= 0 else []
 
     def remove(self, partitions: Collection[int]) -> None:
         """Partitions that the consumer does not have any more, with all that waits of them."""
         with self._changed:
             for partition in partitions:
                 self._forget(partition)
-                for known in (self.claims, self._confirmed, self._next, self._leaders, self._seeks):
+                for known in (self.assignments, self._confirmed, self._next, self._leaders, self._seeks):
                     known.pop(partition, None)
 
-    def rewind(self, positions: Mapping[int, int]) -> None:
+    def rewind(self, starts: Collection[Assignment]) -> None:
         """Drop what waits of these partitions; they are received from there on once the client was told."""
         with self._changed:
-            for partition in positions:
+            owned = {one.partition: one for one in starts if one.partition in self.assignments}
+            for partition in owned:
                 self._forget(partition)
-            seeks = {p: offset for p, offset in positions.items() if p in self.claims}
+            self.assignments.update(owned)
+            seeks = {partition: one.next_offset or 0 for partition, one in owned.items()}
             self._seeks.update(seeks)
             self._next.update(seeks)
 
@@ -492,7 +495,7 @@ class Fetched:
         partition, offset = cast("int", message.partition()), cast("int", message.offset())
         with self._changed:
             # What was fetched before a pending seek lies past it: handing it out would skip events.
-            if partition not in self.claims or partition in self._seeks:
+            if partition not in self.assignments or partition in self._seeks:
                 return True
             if self._until is not None and offset >= self._until.get(partition, 0):
                 return False
@@ -518,7 +521,7 @@ class Fetched:
             self._asked, self._unasked = self._unasked, []
 
     def answered(self, *, confirmed: bool) -> None:
-        """The topic is the one that the claims have; or there was no answer, and what waits waits for the next."""
+        """The topic is that of the assignments; or there was no answer, and what waits waits for the next."""
         with self._changed:
             if confirmed:
                 for message in self._asked:
@@ -533,7 +536,7 @@ class Fetched:
         """Whether something can be handed out."""
         return any(self._confirmed.values())
 
-    def hand_out(self) -> tuple[PartitionClaim, Iterator[Record]] | None:
+    def hand_out(self) -> tuple[Assignment, Iterator[Record]] | None:
         """The records of the partition whose turn it is, which are handed out one by one as they are asked for."""
         with self._changed:
             partition = next((p for p, queue in self._confirmed.items() if queue), None)
@@ -541,7 +544,7 @@ class Fetched:
                 return None
             # Round robin: the partition served goes to the end.
             queue = self._confirmed[partition] = self._confirmed.pop(partition)
-            return self.claims[partition], self._records(queue)
+            return self.assignments[partition], self._records(queue)
 
     def _records(self, queue: deque[Message]) -> Iterator[Record]:
         size = 0
@@ -569,7 +572,7 @@ class Fetched:
 
     # --- where each partition stands
 
-    def positions(self) -> Mapping[int, int]:
+    def next_offsets(self) -> Mapping[int, int]:
         """The offset to be received next of each partition."""
         with self._changed:
             return dict(self._next)
@@ -587,6 +590,16 @@ class Fetched:
         """That of the latest record before `end`; negative where it is not known."""
         with self._changed:
             return max((epoch for first, epoch in self._leaders.get(partition, ()) if first < end), default=-1)
+
+
+def _metadata(assignment: Assignment) -> OffsetMetadata:
+    """Return the metadata of an offset, without the time of the last record: its leader epoch is committed."""
+    return OffsetMetadata.of(assignment)._replace(time=-1)
+
+
+def _differ(one: Assignment, other: Assignment) -> bool:
+    """Return True if two assignments of one partition have different generations or next offsets."""
+    return (one.generation, one.next_offset) != (other.generation, other.next_offset)
 
 
 def _emptied(queue: deque[Message]) -> Iterator[Message]:

@@ -7,15 +7,15 @@ import logging
 import re
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from flafka.channels.kafka.config import CHANNEL
-from flafka.plugins import Conflict, FlafkaError, LastRecord, PartitionClaim, Retry
+from flafka.plugins import Assignment, Conflict, FlafkaError, LastRecord, Retry
 from flafka.plugins.kafka.clients import new_consumer
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import (
@@ -34,6 +34,7 @@ from flafka.plugins.kafka.offsets import (
     watermarks,
 )
 from flafka.plugins.kafka.timeouts import METADATA_SECONDS, REQUEST_SECONDS
+from flafka.plugins.partitions import UNKNOWN_RECORD
 
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
 """For a look at single records: the brokers send at least one, whatever its size."""
@@ -122,30 +123,30 @@ class TopicIds:
 class PartitionLog:
     """One partition as the brokers have it now, seen by a consumer that is nobody's otherwise."""
 
-    def __init__(self, consumer: Consumer, claim: PartitionClaim) -> None:
-        self._consumer, self._topic, self._partition = consumer, claim.topic, claim.partition
+    def __init__(self, consumer: Consumer, assignment: Assignment) -> None:
+        self._consumer, self._topic, self._partition = consumer, assignment.topic, assignment.partition
 
-    def truncated(self, position: int, leader_epoch: int) -> int | None:
-        """Return the first offset of the records before that position that the brokers have lost; None if none is.
+    def truncated(self, end: int, leader_epoch: int) -> int | None:
+        """Return the first offset of the records before offset `end` that the brokers have lost; None if none is.
 
         The latest record that was read there had that leader epoch. A replica that was behind and became leader
-        opens a later epoch at its own end. So records of a later epoch before the position are not those that
+        opens a later epoch at its own end. So records of a later epoch before offset `end` are not those that
         were read. Raises Retry, and KafkaException.
         """
         at = TopicPartition(self._topic, self._partition)
         low, high = watermarks(self._consumer, at, REQUEST_SECONDS)
-        after, before, step = position, position - 1, 1  # usually the record just before is the one
-        while before >= low and self._is_later(before, position, leader_epoch):
+        after, before, step = end, end - 1, 1  # usually the record just before is the one
+        while before >= low and self._is_later(before, end, leader_epoch):
             after, before, step = before, before - step, step * 2
         before = max(before, low - 1)
         while after - before > 1:
             middle = (before + after) // 2
-            if self._is_later(middle, position, leader_epoch):
+            if self._is_later(middle, end, leader_epoch):
                 after = middle
             else:
                 before = middle
-        found = self._first(after) if after < position <= high else None
-        lost = high < position or (found is not None and found.offset() < position)
+        found = self._first(after) if after < end <= high else None
+        lost = high < end or (found is not None and found.offset() < end)
         return after if lost else None
 
     def is_other(self, offset: int, timestamp: int) -> bool:
@@ -162,10 +163,10 @@ class PartitionLog:
         """Return the offset of the oldest record. Raises as `truncated`."""
         return watermarks(self._consumer, TopicPartition(self._topic, self._partition), REQUEST_SECONDS)[0]
 
-    def _is_later(self, offset: int, position: int, leader_epoch: int) -> bool:
-        """Return True if the next record from that offset on is of a later epoch, or not before the position."""
+    def _is_later(self, offset: int, end: int, leader_epoch: int) -> bool:
+        """Return True if the next record from that offset on is of a later epoch, or not before offset `end`."""
         found = self._first(offset)
-        return found is None or found.offset() >= position or found.leader_epoch() > leader_epoch
+        return found is None or found.offset() >= end or found.leader_epoch() > leader_epoch
 
     def _first(self, offset: int) -> Any:
         """The first record from there on; None where there is none."""
@@ -181,73 +182,60 @@ class PartitionLog:
         raise KafkaException(error)
 
 
-class Before(NamedTuple):
-    """The record before an offset of a partition, as it was read."""
+def with_last_record(start: Assignment, committed: Assignment) -> Assignment:
+    """Return where to go on, with what the group's committed offset says of the last record if it is the same offset.
 
-    offset: int
-    last: LastRecord
-    committed: int
-    """Committed offset of the group, which is set back with the brokers; negative where it has none."""
-
-
-def read_before(
-    positions: Mapping[PartitionClaim, int | None],
-    committed: Iterable[TopicPartition],
-    last: Mapping[int, LastRecord],
-) -> dict[PartitionClaim, Before]:
-    """Return what is known of the record before each position: by the sink's commit log (`last`, by partition), or by
-    the leader epoch or the timestamp that was committed with the same offset.
+    Of the two, the committed leader epoch is preferred, and the timestamp of `start`.
     """
-    group = {at.partition: at for at in committed}
-    found: dict[PartitionClaim, Before] = {}
-    for claim, offset in positions.items():
-        at = group.get(claim.partition)
-        if not offset or at is None:
-            continue
-        known = last.get(claim.partition, LastRecord())
-        if at.offset == offset and at.leader_epoch is not None:
-            known = known._replace(leader_epoch=at.leader_epoch)
-        if at.offset == offset and known.timestamp < 0:
-            known = known._replace(timestamp=OffsetMetadata.parse(metadata_of(at)).time)
-        found[claim] = Before(offset, known, at.offset)
-    return found
+    if start.next_offset != committed.next_offset:
+        return start
+    ours, theirs = start.last_record, committed.last_record
+    timestamp = ours.timestamp if ours.timestamp >= 0 else theirs.timestamp
+    leader_epoch = theirs.leader_epoch if theirs.leader_epoch >= 0 else ours.leader_epoch
+    return start.at(start.next_offset, LastRecord(timestamp, leader_epoch))
 
 
-def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Before]) -> Iterator[FlafkaError]:
-    """Yield an error for each partition before whose offset brokers have lost a record; others may lie there now.
+def truncations(
+    properties: Mapping[str, Any], starts: Iterable[Assignment], committed: Mapping[int, Assignment]
+) -> Iterator[FlafkaError]:
+    """Yield an error for each partition before whose next offset brokers have lost a record.
 
-    Raises as `PartitionLog.truncated` does.
+    Another record may have its offset now. `committed`, by partition, are the group's committed offsets, which are
+    set back with the brokers. Raises as `PartitionLog.truncated` does.
     """
-    known = {claim: before for claim, before in read.items() if before.last != LastRecord()}
+    known = [one for one in starts if one.next_offset and one.last_record != UNKNOWN_RECORD]
     if not known:
         return
     with contextlib.closing(new_consumer(CHANNEL, {**properties, **ONE_RECORD})) as consumer:
-        for claim, (offset, last, committed) in known.items():
-            log, start = PartitionLog(consumer, claim), None
+        for one in known:
+            log, offset, last, start = PartitionLog(consumer, one), one.next_offset or 0, one.last_record, None
             if last.leader_epoch >= 0:
                 start = log.truncated(offset, last.leader_epoch)
             if start is not None:
-                yield truncated(claim, offset, start)
-            elif last.timestamp >= 0 and not claim.replay and log.is_other(offset - 1, last.timestamp):
+                yield truncated(one, start)
+            elif last.timestamp >= 0 and not one.replay and log.is_other(offset - 1, last.timestamp):
                 # Brokers that were stopped for a backup begin the same leader epoch twice.
-                low = log.low()
-                yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else low}+", low)
+                low, left = log.low(), committed[one.partition].next_offset
+                yield RecordsLost(one, f"{left if left is not None and left < offset else low}+", low)
 
 
-def leader_epochs(
-    properties: Mapping[str, Any], positions: Mapping[PartitionClaim, int]
-) -> dict[PartitionClaim, int]:
-    """Return the leader epoch of the record before each position. Left out: those that brokers do not tell now."""
-    found: dict[PartitionClaim, int] = {}
-    if not positions:
+def with_leader_epochs(properties: Mapping[str, Any], starts: Collection[Assignment]) -> dict[int, Assignment]:
+    """Return these, by partition, with the leader epoch that brokers have for the record before each next offset.
+
+    Partitions of which brokers do not tell it now are left out.
+    """
+    found: dict[int, Assignment] = {}
+    if not starts:
         return found
     with (
         contextlib.closing(new_consumer(CHANNEL, {**properties, **ONE_RECORD})) as consumer,
         contextlib.suppress(KafkaException, Retry),  # not worth a failure: the partition is read without it
     ):
-        for claim, offset in positions.items():
-            if (epoch := PartitionLog(consumer, claim).leader_epoch(offset - 1)) >= 0:
-                found[claim] = epoch
+        for start in starts:
+            epoch = PartitionLog(consumer, start).leader_epoch((start.next_offset or 0) - 1)
+            if epoch >= 0:
+                last = start.last_record._replace(leader_epoch=epoch)
+                found[start.partition] = start.at(start.next_offset, last)
     return found
 
 
@@ -272,70 +260,71 @@ def assigned(assignment: bytes, topic: str) -> Iterator[int]:
         at += 4 + 4 * count
 
 
-def claims_of(
-    claim: PartitionClaim,
+def assignments_of(
+    assignment: Assignment,
     committed: Iterable[TopicPartition],
     log: logging.Logger,
-    logged: set[tuple[PartitionClaim, int]] | None = None,
-) -> dict[PartitionClaim, int | None]:
-    """Return the group's committed offset of each partition, by the assignment that its metadata describes.
+    logged: set[tuple[str, str, int, int]] | None = None,
+) -> list[Assignment]:
+    """Return the group's committed offset of each partition, as an assignment with what its metadata says.
 
-    An offset of another topic of that name counts as none. Each is logged once: `logged` holds the earlier ones.
-    Raises FlafkaError, as `unreadable` returns it.
+    `assignment` names the topic and the group. An offset of another topic of that name counts as none, and is logged
+    once: `logged` holds the earlier ones, by group, topic id, partition and offset. Raises FlafkaError, as
+    `unreadable` returns it.
     """
     logged = set() if logged is None else logged
-    found: dict[PartitionClaim, int | None] = {}
+    topic_id, found = assignment.topic_partition.topic_id, []
     for tp in committed:
         said = OffsetMetadata.parse(metadata_of(tp))
-        one = claim._replace(partition=tp.partition)
+        one = assignment.of(partition=tp.partition)
         if tp.offset < 0:
-            found[one] = None
-        elif said.version == VERSION and said.topic_id not in ("", claim.topic_id):
-            if (one, tp.offset) not in logged:
+            found.append(one)
+        elif said.version == VERSION and said.topic_id not in ("", topic_id):
+            stale = (one.group, topic_id, tp.partition, tp.offset)
+            if stale not in logged:
                 log.warning(
                     "group %s stood at offset %d of a topic %s that was deleted: it begins with the first record of "
                     "the topic of that name; what the old one still held of partition %d is lost",
-                    claim.group, tp.offset, claim.topic, tp.partition,
+                    one.group, tp.offset, one.topic, tp.partition,
                 )  # fmt: skip
-            logged.add((one, tp.offset))
-            found[one] = None
+            logged.add(stale)
+            found.append(one)
         elif (error := unreadable(one, said)) is not None:
             raise error
         else:
-            found[one._replace(epoch=said.epoch, ids=said.ids, record=said.record)] = tp.offset
+            last = LastRecord(said.time, -1 if tp.leader_epoch is None else tp.leader_epoch)
+            found.append(replace(one, generation=said.generation, next_offset=tp.offset, last_record=last))
     return found
 
 
 def kept_refusals(
-    claims: Mapping[PartitionClaim, int | None],
+    assignments: Iterable[Assignment],
     committed: Iterable[TopicPartition],
     watermarks: Callable[[int], tuple[int, int]],
 ) -> Iterator[RecordsLost]:
-    """Yield the losses of records that are kept in the metadata of these offsets.
+    """Yield the losses of records that are kept in the metadata of these offsets, of which the assignments were made.
 
     `watermarks` returns the low and the high watermark of a partition: retention may have removed the records to
     which a loss had advised to reset the group, or brokers may have lost more records since.
     """
-    by_partition = {claim.partition: (claim, offset) for claim, offset in claims.items()}
-    for tp in committed:
-        claim, offset = by_partition[tp.partition]
-        if offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
+    for one, tp in zip(assignments, committed, strict=True):
+        if one.next_offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
             low, high = watermarks(tp.partition)
-            yield RecordsLost(claim, offset, lost if int(lost.rstrip("?+")) <= high else f"{high}?", low)
+            yield RecordsLost(one, lost if int(lost.rstrip("?+")) <= high else f"{high}?", low)
 
 
 def refusals_of(
-    positions: Mapping[PartitionClaim, int | None], watermarks: Mapping[int, tuple[int, int]]
+    assignments: Iterable[Assignment], watermarks: Mapping[int, tuple[int, int]]
 ) -> dict[int, FlafkaError]:
-    """Return, by partition, why its group cannot go on from that position before a person decides.
+    """Return, by partition, why its group cannot go on from its next offset before a person decides.
 
     The upper watermarks count all records, in open transactions too: `agent group reset --to latest` moves a
     group behind these.
     """
     found = {
-        claim.partition: out_of_range(claim, offset, *watermarks[claim.partition])
-        for claim, offset in positions.items()
-        if offset is not None and claim.partition in watermarks and not claim.replay
+        one.partition: out_of_range(one, *watermarks[one.partition])
+        for one in assignments
+        if one.next_offset is not None and one.partition in watermarks and not one.replay
     }
     return {partition: error for partition, error in found.items() if error is not None}
 
@@ -345,78 +334,77 @@ UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._T
 
 
 class OutsideCommits:
-    """Commits positions of groups without members. Raises Retry where the brokers do not take them.
+    """Commits offsets of groups without members. Raises Retry where the brokers do not take them.
 
     `consumer` makes one of the named group, which it does not join; `confirm` is that of `KafkaBackedChannel`.
     """
 
     def __init__(
-        self, consumer: Callable[[str], Consumer], confirm: Callable[[PartitionClaim], None], log: logging.Logger
+        self, consumer: Callable[[str], Consumer], confirm: Callable[[Assignment], None], log: logging.Logger
     ) -> None:
         self._consumer, self._confirm, self._log = consumer, confirm, log
 
-    def record(
-        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord] = MappingProxyType({})
-    ) -> None:
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         """Commit offsets without membership, which works while the group has no members.
 
         Without a member nothing fences an owner that was overtaken. So the group is looked at before, and within
         an epoch no offset goes back. If its metadata does not name the topic, the brokers have to. An owner that
         slept between the two may undo a reset, and logs that.
         """
-        self._commit_where(positions, lambda claim, said: True, last=last)
+        self._commit_where(assignments, lambda assignment, said: True)
 
     def refuse(self, error: RecordsLost) -> None:
-        """Commit with the group's offset that brokers have lost records before it. Conflict as for `record`."""
-        self._commit_where({error.claim: error.offset}, lambda claim, said: True, error.lost)
+        """Commit with the group's offset that brokers have lost records before it. Conflict as for
+        `commit_offsets`.
+        """
+        lost = error.assignment.at(error.assignment.next_offset)
+        self._commit_where([lost], lambda assignment, said: True, error.lost)
 
-    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def restore(self, assignments: Collection[Assignment]) -> None:
         """Commit again what a late commit has undone, one from before a reset or for a topic that was deleted."""
 
-        def late(claim: PartitionClaim, said: OffsetMetadata) -> bool:
-            if found := undone(claim, said):
-                reset = said.topic_id in ("", claim.topic_id)
+        def late(assignment: Assignment, said: OffsetMetadata) -> bool:
+            if found := undone(assignment, said):
+                reset = said.topic_id in ("", assignment.topic_partition.topic_id)
                 self._log.warning(
-                    "group %s: a commit from before %s reached the brokers late, and had undone it for %s-%d: the "
+                    "group %s: a commit from before %s reached the brokers late, and had undone it for %s: the "
                     "group's position is %d again",
-                    *(claim.group, "its latest reset" if reset else "the topic was made again"),
-                    *(claim.topic, claim.partition, positions[claim]),
+                    *(assignment.group, "its latest reset" if reset else "the topic was made again"),
+                    *(assignment.topic_partition, assignment.next_offset),
                 )
             return found
 
-        self._commit_where(positions, late)
+        self._commit_where([one.at(one.next_offset) for one in assignments], late)
 
     def _commit_where(
         self,
-        positions: Mapping[PartitionClaim, int],
-        wanted: Callable[[PartitionClaim, OffsetMetadata], bool],
+        assignments: Collection[Assignment],
+        wanted: Callable[[Assignment, OffsetMetadata], bool],
         lost: str = "",
-        last: Mapping[int, LastRecord] = MappingProxyType({}),
     ) -> None:
-        for group in {claim.group for claim in positions}:
-            claims = {claim.partition: claim for claim in positions if claim.group == group}
+        for group in {one.group for one in assignments}:
+            of_group = {one.partition: one for one in assignments if one.group == group}
             consumer = self._consumer(group)
             looked = time.monotonic()
             try:
                 offsets = {
                     partition: TopicPartition(
-                        claim.topic,
+                        one.topic,
                         partition,
-                        positions[claim],
-                        metadata=OffsetMetadata.of(claim)
-                        ._replace(lost=lost, time=last.get(partition, LastRecord()).timestamp)
-                        .text(),
+                        one.next_offset or 0,
+                        metadata=OffsetMetadata.of(one)._replace(lost=lost).text(),
                     )
-                    for partition, claim in claims.items()
+                    for partition, one in of_group.items()
                 }
                 for at in committed(consumer, [*offsets.values()], REQUEST_SECONDS):
-                    claim, said = claims[at.partition], OffsetMetadata.parse(metadata_of(at))
-                    if said.topic_id != claim.topic_id:  # of another topic, or gone with that
-                        self._confirm(claim)
-                    elif why := overtaken(claim, said):
+                    assignment, said = of_group[at.partition], OffsetMetadata.parse(metadata_of(at))
+                    epoch, topic_id = assignment.generation.epoch, assignment.topic_partition.topic_id
+                    if said.topic_id != topic_id:  # of another topic, or gone with that
+                        self._confirm(assignment)
+                    elif why := overtaken(assignment, said):
                         raise Conflict(why)
-                    same = (said.epoch, said.topic_id) == (claim.epoch, claim.topic_id)
-                    if (same and at.offset > offsets[at.partition].offset) or not wanted(claim, said):
+                    same = (said.generation.epoch, said.topic_id) == (epoch, topic_id)
+                    if (same and at.offset > offsets[at.partition].offset) or not wanted(assignment, said):
                         del offsets[at.partition]
                 if offsets:
                     self._commit(consumer, group, [*offsets.values()], looked)

@@ -21,7 +21,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flafka.plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
+from flafka.plugins import (
+    Assignment,
+    Batch,
+    Event,
+    EventId,
+    LastRecord,
+    OffsetRange,
+    Origin,
+    PolledBatch,
+    Record,
+    Undecodable,
+)
 from flafka.plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
 from flafka.plugins.shared import flumeevent
 
@@ -113,19 +124,19 @@ def readdressed(record: Record, id: EventId, arrival: int, group: str) -> Record
     return record._replace(headers=[*own, *headers[:named], *headers[named + 1 :]])
 
 
-def decode(records: Iterator[Record], claim: PartitionClaim, *, parse_as_flume_event: bool) -> Taken | None:
+def decode(records: Iterator[Record], assignment: Assignment, *, parse_as_flume_event: bool) -> PolledBatch | None:
     """The next records of one partition, joined up to a good size; None when there are no more.
 
     Each is read by the format it names; one that names none is Flume's, or a mere body without
     `parse_as_flume_event`. What cannot be read comes back as undecodable, never as an error.
     """
     unnamed = FLUME if parse_as_flume_event else RAW
-    gathered = _Gathered(claim, unnamed)
+    gathered = _Gathered(assignment, unnamed)
     for record in records:
         gathered.add(record)
         if gathered.events >= MERGE_EVENTS or gathered.size >= MERGE_BYTES:
             break
-    return gathered.taken()
+    return gathered.polled()
 
 
 def format_of(record: Record) -> bytes | None:
@@ -139,8 +150,8 @@ def format_of(record: Record) -> bytes | None:
 class _Gathered:
     """Records of one partition on their way to one batch."""
 
-    def __init__(self, claim: PartitionClaim, unnamed: bytes) -> None:
-        self.claim, self.unnamed = claim, unnamed
+    def __init__(self, assignment: Assignment, unnamed: bytes) -> None:
+        self.assignment, self.unnamed = assignment, unnamed
         self.events = self.size = 0
         self._start = self._end = self._timestamp = -1
         self._parts: list[Batch] = []
@@ -164,15 +175,15 @@ class _Gathered:
         else:
             self._batch(record, written)
 
-    def taken(self) -> Taken | None:
+    def polled(self) -> PolledBatch | None:
         if self._start < 0:
             return None
         self._end_run()
         if not self._parts:
             self._single_events(Batch.of([]), [])
-        batch = Batch.concat(self._parts)
+        offsets, batch = OffsetRange(self._start, self._end), Batch.concat(self._parts)
         undecodable = tuple(self._undecodable)
-        return Taken(self.claim.partition, self._start, self._end, batch, undecodable, self._replays, self._timestamp)
+        return PolledBatch(self.assignment, offsets, batch, undecodable, self._replays, LastRecord(self._timestamp))
 
     def _batch(self, record: Record, written: bytes) -> None:
         if written.endswith(REPLAYED):
@@ -189,9 +200,9 @@ class _Gathered:
         except ValueError as e:
             self._reject(record, str(e))
             return
-        claim = self.claim
+        one = self.assignment
         origin = Origin.of_record(
-            claim.topic, claim.partition, record.offset, record.timestamp, len(batch), claim.stem
+            one.topic, one.partition, record.offset, record.timestamp, len(batch), one.id_prefix
         )
         self._parts.append(Batch(batch.records, origin))
         self.events += len(batch)
@@ -206,24 +217,24 @@ class _Gathered:
         except (KeyError, ValueError):
             self._reject(record, f"it is marked as replayed, but without a valid {GROUP}, {ID} and {ARRIVAL}")
             return
-        if group != self.claim.group:
+        if group != self.assignment.group:
             return
-        if (topic, partition) != (self.claim.stem, self.claim.partition):
+        if (topic, partition) != (self.assignment.id_prefix, self.assignment.partition):
             # It was in another topic of this name, or the topic has fewer partitions than it had: an id of its own.
             offset, index = record.offset, 0
         headers = [(FORMAT, written), *record.headers[4:]] if written else record.headers[4:]
-        alone = _Gathered(self.claim, self.unnamed)
+        alone = _Gathered(self.assignment, self.unnamed)
         alone.add(record._replace(offset=offset, timestamp=arrival, headers=headers))
-        taken = alone.taken()
-        assert taken is not None
-        self._undecodable += taken.undecodable
-        self._replays.update((one.id, record.offset) for one in taken.undecodable)
-        if (origin := taken.batch.origin) is not None and len(taken.batch):
+        polled = alone.polled()
+        assert polled is not None
+        self._undecodable += polled.undecodable
+        self._replays.update((one.id, record.offset) for one in polled.undecodable)
+        if (origin := polled.batch.origin) is not None and len(polled.batch):
             origin = replace(origin, indexes=origin.indexes + np.int32(index))
-            batch = Batch(taken.batch.records, origin)
+            batch = Batch(polled.batch.records, origin)
             self._parts.append(batch)
             self._replays.update(dict.fromkeys(batch.ids(), record.offset))
-            self.events += len(taken.batch)
+            self.events += len(polled.batch)
 
     def _end_run(self) -> None:
         records, self._run = self._run, []
@@ -275,10 +286,10 @@ class _Gathered:
         if any(record.key is not None for record in records):
             keys = pa.array([None if r.key is None else r.key.decode(errors="replace") for r in records], pa.string())
             batch = batch.with_header(KEY, pc.coalesce(keys, batch.header(KEY).dictionary_decode()))
-        claim, offsets, timestamps = self.claim, [r.offset for r in records], [r.timestamp for r in records]
-        origin = Origin.of_records(claim.topic, claim.partition, offsets, timestamps, claim.stem)
+        one, offsets, timestamps = self.assignment, [r.offset for r in records], [r.timestamp for r in records]
+        origin = Origin.of_records(one.topic, one.partition, offsets, timestamps, one.id_prefix)
         self._parts.append(Batch(batch.records, origin))
 
     def _reject(self, record: Record, reason: str) -> None:
-        id = EventId(self.claim.stem, self.claim.partition, record.offset, 0)
+        id = EventId(self.assignment.id_prefix, self.assignment.partition, record.offset, 0)
         self._undecodable.append(Undecodable(id, record, reason))

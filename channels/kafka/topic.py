@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, cast
@@ -16,16 +16,17 @@ from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.offsets import topic_id_of
 from flafka.channels.kafka.producer import MAX_RECORD_BYTES, Limits
 from flafka.plugins import (
+    Assignment,
     Backlog,
     Broker,
     ClusterLook,
     EventId,
     KafkaBackedChannel,
+    OffsetRange,
     Onlooker,
-    PartitionClaim,
+    PolledBatch,
     Record,
     Retry,
-    Taken,
     Whereabouts,
 )
 from flafka.plugins.kafka.admin import accepts, answers, create_topic
@@ -178,7 +179,7 @@ class KafkaOnlooker(Onlooker):
         self._times: dict[str, dict[tuple[int, int], int]] = {}
         """By group, partition and offset: time of a record that was the oldest one at the latest look."""
         self._empty: dict[str, dict[int, _Range]] = {}
-        """By group and partition: offsets from its position on that hold the ends of transactions, and no record."""
+        """By group and partition: offsets from the committed one on that hold ends of transactions, and no record."""
         self._retention: float | None = None
         self._retention_due = 0.0
 
@@ -242,13 +243,13 @@ class KafkaOnlooker(Onlooker):
         return consumer
 
     def _left(self, consumer: Consumer) -> dict[int, _Range]:
-        """By partition with more to read: the position of the group, and the end."""
+        """By partition with more to read: the committed offset of the group, and the end."""
         found = consumer.list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS).topics[self._topic].partitions
-        positions = committed(consumer, [TopicPartition(self._topic, p) for p in found], MONITORING_REQUEST_SECONDS)
+        partitions = [TopicPartition(self._topic, partition) for partition in found]
         left: dict[int, _Range] = {}
-        for at in positions:
+        for at in committed(consumer, partitions, MONITORING_REQUEST_SECONDS):
             low, high = watermarks(consumer, at, MONITORING_REQUEST_SECONDS)
-            start = max(at.offset, low)  # below 0 where there is no position
+            start = max(at.offset, low)  # below 0 where there is no committed offset
             if start < high:
                 left[at.partition] = start, high
         return left
@@ -305,8 +306,7 @@ class KafkaOnlooker(Onlooker):
         return self._retention
 
 
-Decode = Callable[[Iterator[Record], PartitionClaim], Taken | None]
-Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]
+Decode = Callable[[Iterator[Record], Assignment], PolledBatch | None]
 
 
 class TopicLookup:
@@ -332,35 +332,34 @@ class TopicLookup:
 
         return cast("dict[int, int]", self._asked(ask))
 
-    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+    def read(self, assignment: Assignment, offsets: OffsetRange) -> Iterator[PolledBatch]:
         """Yield a span of records, as `KafkaBackedChannel.read` does."""
-        consumer = new_consumer(CHANNEL, self._properties)
+        consumer, start, end = new_consumer(CHANNEL, self._properties), offsets.start, offsets.end
         try:
-            at = TopicPartition(self._topic, claim.partition, start)
+            at = TopicPartition(self._topic, assignment.partition, start)
             records = (_record(one) for one in read_up_to(consumer, at, end, REQUEST_SECONDS))
             within = (record for record in records if start <= record.offset < end)
-            while (taken := self._decode(within, claim)) is not None:
-                yield taken
+            while (polled := self._decode(within, assignment)) is not None:
+                yield polled
         except KafkaException as e:
             raise Retry(f"topic {self._topic} cannot be read: {sentence(e)}") from e
         finally:
             consumer.close()
 
-    def find(self, id: EventId, known: Positions) -> Whereabouts | None:
+    def find(self, id: EventId, known: Mapping[str | None, Sequence[Assignment]]) -> Whereabouts | None:
         """Return the location of that event, as `Channel.find` does, given the committed offsets of the groups."""
-        claims = [claim for positions in known.values() for claim in positions if claim.partition == id.partition]
-        kinds = [named for one in claims for named in (one, one._replace(ids=2))]
-        claim = next((one for one in kinds if one.stem == id.topic), None)
-        if claim is None:
+        of_partition = {
+            group: one for group, assignments in known.items() for one in assignments if one.partition == id.partition
+        }
+        kinds = [named for one in of_partition.values() for named in (one, one.of(id_scheme=2))]
+        assignment = next((one for one in kinds if one.id_prefix == id.topic), None)
+        if assignment is None:
             return None
         low, high = self._asked(lambda consumer: self._marks(consumer, id.partition))
-        taken = next(self.read(claim, id.offset, id.offset + 1), None) if low <= id.offset < high else None
-        at = {
-            group: next(one for one in positions.items() if one[0].partition == id.partition)
-            for group, positions in known.items()
-        }
+        offsets = OffsetRange(id.offset, id.offset + 1)
+        polled = next(self.read(assignment, offsets), None) if low <= id.offset < high else None
         place: dict[str, str | int] = {"topic": self._topic, "partition": id.partition, "offset": id.offset}
-        return Whereabouts(place, taken, _missing(id, taken, low, high), at)
+        return Whereabouts(place, polled, _missing(id, polled, low, high), of_partition)
 
     def _marks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
         return watermarks(consumer, TopicPartition(self._topic, partition), REQUEST_SECONDS)
@@ -377,13 +376,13 @@ def _record(message: Any) -> Record:
     return Record(message.offset(), message.timestamp()[1], message.key(), message.value(), message.headers() or ())
 
 
-def _missing(id: EventId, taken: Taken | None, low: int, high: int) -> str:
+def _missing(id: EventId, polled: PolledBatch | None, low: int, high: int) -> str:
     if id.offset < low:
         return f"retention has removed it: the oldest record of partition {id.partition} is {low}"
     if id.offset >= high:
         return f"no such record came yet: partition {id.partition} ends at {high}"
-    if taken is None or not (len(taken.batch) or taken.undecodable):
+    if polled is None or not (len(polled.batch) or polled.undecodable):
         return f"record {id.offset} holds no event: it ends a transaction, or replays a dead letter"
-    if len(taken.batch) and id not in taken.batch.ids():
-        return f"record {id.offset} holds {len(taken.batch)} events, numbered from 0"
+    if len(polled.batch) and id not in polled.batch.ids():
+        return f"record {id.offset} holds {len(polled.batch)} events, numbered from 0"
     return ""

@@ -12,7 +12,7 @@ Each check raises AssertionError with what is broken and why it matters. They ne
 component, and take a few seconds.
 """
 
-from flafka.plugins.conformance.channels import ClaimsListener, check_channel
+from flafka.plugins.conformance.channels import AssignmentListener, check_channel
 from flafka.plugins.conformance.components import check_component, make
 from flafka.plugins.conformance.interceptors import check_interceptor
 from flafka.plugins.conformance.samples import sample_events
@@ -20,7 +20,7 @@ from flafka.plugins.conformance.sinks import check_sink
 from flafka.plugins.conformance.sources import check_source
 
 __all__ = [
-    "ClaimsListener",
+    "AssignmentListener",
     "check_channel",
     "check_component",
     "check_interceptor",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from flafka.plugins.batch import Batch
-from flafka.plugins.channel import Channel, PartitionClaim, Reader
+from flafka.plugins.channel import Channel, Reader
 from flafka.plugins.conformance.components import Properties, check_component, make
 from flafka.plugins.conformance.samples import ARRIVAL_SECONDS, sample_events
 from flafka.plugins.event import Event, EventId
+from flafka.plugins.partitions import Assignment
 
 EMPTY_CHANNEL_SECONDS = 0.2
 """A channel that hands out nothing for so long is taken to hold nothing more."""
@@ -26,7 +27,7 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
     channel = make(cls, properties)
     channel.open()
     try:
-        owner = ClaimsListener()
+        owner = AssignmentListener()
         reader = channel.reader(owner, group=None, member="conformance")
         for events in ([], first[:1], first[1:]):
             channel.put(Batch.of(events))
@@ -60,16 +61,16 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
         channel.close()
 
 
-class ClaimsListener:
+class AssignmentListener:
     """A `RebalanceListener` that starts every partition where the group has committed, and keeps the assignments."""
 
     def __init__(self) -> None:
-        self.claims: dict[int, PartitionClaim] = {}
+        self.assignments: dict[int, Assignment] = {}
         """By partition."""
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         """Start there."""
-        self.claims.update({claim.partition: claim for claim in committed})
+        self.assignments.update({one.partition: one for one in committed})
         return committed
 
     def revoked(self, partitions: set[int]) -> None:
@@ -77,25 +78,27 @@ class ClaimsListener:
 
     lost = revoked
 
-    def starts(self, ids: Iterable[EventId]) -> dict[int, int]:
-        """The first offset of each partition."""
-        return {id.partition: id.offset for id in sorted(ids, reverse=True)}
+    def starts(self, ids: Iterable[EventId]) -> list[Assignment]:
+        """Return the assignment of each partition, at the first of these offsets."""
+        firsts = {id.partition: id.offset for id in sorted(ids, reverse=True)}
+        return [self.assignments[partition].at(first) for partition, first in firsts.items()]
 
-    def ends(self, ids: Iterable[EventId]) -> dict[PartitionClaim, int]:
-        """The offset after the last of each partition."""
-        return {self.claims[id.partition]: id.offset + 1 for id in sorted(ids)}
+    def ends(self, ids: Iterable[EventId]) -> list[Assignment]:
+        """Return the assignment of each partition, at the offset after the last of these."""
+        lasts = {id.partition: id.offset for id in sorted(ids)}
+        return [self.assignments[partition].at(last + 1) for partition, last in lasts.items()]
 
 
-class AheadListener(ClaimsListener):
+class AheadListener(AssignmentListener):
     """A `RebalanceListener` that starts where the commit log of a sink ends, past the committed offset."""
 
-    def __init__(self, ends: Mapping[PartitionClaim, int]) -> None:
+    def __init__(self, ends: Collection[Assignment]) -> None:
         super().__init__()
-        self._ends = {claim.partition: end for claim, end in ends.items()}
+        self._ends = {one.partition: one.next_offset for one in ends}
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         """Start behind the commit log."""
-        return {claim: self._ends.get(claim.partition, offset) for claim, offset in committed.items()}
+        return [one.at(self._ends.get(one.partition, one.next_offset)) for one in committed]
 
 
 def _take(reader: Reader, events: list[Event], why: str = "") -> list[EventId]:
@@ -103,12 +106,12 @@ def _take(reader: Reader, events: list[Event], why: str = "") -> list[EventId]:
     got: list[tuple[EventId, Event]] = []
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while time.monotonic() < deadline:
-        taken = reader.take(EMPTY_CHANNEL_SECONDS)
-        if taken is not None:
-            assert not taken.undecodable, f"the channel cannot decode what was put: {taken.undecodable}"
-            ids = taken.batch.ids()
-            assert all(taken.start <= id.offset < taken.end for id in ids), "ids lie outside what was taken"
-            got += zip(ids, taken.batch, strict=True)
+        polled = reader.take(EMPTY_CHANNEL_SECONDS)
+        if polled is not None:
+            assert not polled.undecodable, f"the channel cannot decode what was put: {polled.undecodable}"
+            ids, offsets = polled.batch.ids(), polled.offsets
+            assert all(offsets.start <= id.offset < offsets.end for id in ids), "ids lie outside what was taken"
+            got += zip(ids, polled.batch, strict=True)
         elif len(got) >= len(events):
             break
     wanted = sorted(map(repr, events))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flafka.plugins.batch import Batch
-from flafka.plugins.channel import PartitionClaim
 from flafka.plugins.conformance.components import Properties, check_component, make
 from flafka.plugins.conformance.samples import batch_of, sample_events, some_of
 from flafka.plugins.errors import Conflict
-from flafka.plugins.sink import CommittingSink, Receipt, Resumed, Sink
+from flafka.plugins.partitions import Assignment, Generation, OffsetRange, TopicPartition
+from flafka.plugins.sink import CommittingSink, Receipt, Sink
 
 
 def check_sink(
@@ -23,7 +23,7 @@ def check_sink(
     delivered: Callable[[], Iterable[bytes]] | None = None,
     *,
     failing: Properties | None = None,
-    claim: PartitionClaim | None = None,
+    assignment: Assignment | None = None,
 ) -> None:
     """Check that what a sink has flushed is delivered, whatever failed in between; once by a `CommittingSink`.
 
@@ -39,12 +39,12 @@ def check_sink(
     batches = [batch_of(some, offset) for offset, some in enumerate((events[:1], events, events[:50], events[50:]))]
     for batch in batches:
         bodies += batch.bodies.to_pylist()
-    claim = claim or _CLAIM._replace(group=f"group-{time.time_ns()}")
+    assignment = assignment or Assignment(_PARTITION, f"group-{time.time_ns()}", Generation())
     once = True
     if issubclass(cls, CommittingSink):
-        _check_commits(cls, properties, batches, claim)
+        _check_commits(cls, properties, batches, assignment)
     else:
-        once = not make(cls, properties).repeats(claim)
+        once = not make(cls, properties).repeats(assignment)
         _check_flushes(cls, properties, batches)
         if once:  # killed when it had flushed, and before the channel knew of it
             _deliver(cls, properties, batches[1:])
@@ -84,46 +84,49 @@ def _deliver(cls: type[Sink[Any]], properties: Properties, batches: list[Batch])
         sink.flush()
 
 
-_CLAIM = PartitionClaim("conformance", "conformance", "conformance-id", "", 0, 0)
+_PARTITION = TopicPartition("conformance", "conformance", "conformance-id", 0)
 
 
 def _check_commits(
-    cls: type[CommittingSink[Any]], properties: Properties, batches: list[Batch], claim: PartitionClaim
+    cls: type[CommittingSink[Any]], properties: Properties, batches: list[Batch], assignment: Assignment
 ) -> None:
     name = cls.__name__
 
-    def begin(expected: int | None, committed: int | None) -> tuple[CommittingSink[Any], Resumed]:
+    def begin(expected: int | None, committed: int | None) -> tuple[CommittingSink[Any], Assignment]:
         sink = make(cls, properties)
         sink.open()
-        found = sink.resume(claim, committed)
-        start = found.position
+        resumed = sink.resume(assignment.at(committed))
+        start = resumed.next_offset
         assert start == expected, f"{name}.resume answers {start} where it should go on at {expected}"
-        return sink, found
+        return sink, resumed
 
-    def stage(sink: CommittingSink[Any], claim: PartitionClaim, start: int, end: int) -> Receipt:
+    def stage(sink: CommittingSink[Any], start: int, end: int) -> Receipt:
+        offsets = OffsetRange(start, end)
         for batch in batches[start:end]:
             sink.write(batch)
-        receipt = sink.stage(claim, start, end)
+        receipt = sink.stage(assignment, offsets)
         written = sum(len(batch) for batch in batches[start:end])
-        assert (receipt.claim, receipt.start, receipt.end, receipt.events) == (claim, start, end, written), (
-            f"{name}.stage gives a receipt of something else: {receipt}"
-        )
+        # At whatever offset: a sink may note in it where the records end.
+        assert (receipt.assignment.at(None), receipt.offsets, receipt.events) == (
+            assignment.at(None),
+            offsets,
+            written,
+        ), f"{name}.stage gives a receipt of something else: {receipt}"
         travelled: Receipt = pickle.loads(pickle.dumps(receipt))  # noqa: S301  # as from a Spark executor
         return travelled
 
-    sink, found = begin(None, None)
-    claim = found.claim
+    sink, assignment = begin(None, None)
     sink.write(batches[0])
     sink.reset(0)
-    sink.commit(stage(sink, claim, 0, 2))
-    stage(sink, claim, 2, 3)
+    sink.commit(stage(sink, 0, 2))
+    stage(sink, 2, 3)
     sink.close()  # a crash between stage and commit
     # Two owners: whichever the sink lets win, the other must not commit.
     (sink, _), (zombie, _) = begin(2, 0), begin(2, None)
-    late = stage(zombie, claim, 2, 4)
+    late = stage(zombie, 2, 4)
     winners = 0
     with contextlib.suppress(Conflict):
-        sink.commit(stage(sink, claim, 2, 3))
+        sink.commit(stage(sink, 2, 3))
         winners += 1
     with contextlib.suppress(Conflict):
         zombie.commit(late)
@@ -132,9 +135,9 @@ def _check_commits(
     assert winners == 1, f"{name} lets two owners commit the same records: what they hold is there twice"
     zombie.close()
     sink.reset()
-    end = sink.resume(claim, 2).position
+    end = sink.resume(assignment.at(2)).next_offset
     assert end in (3, 4), f"{name}.resume answers {end} after a commit up to 3 or 4"
     if end == 3:
-        sink.commit(stage(sink, claim, 3, 4))
+        sink.commit(stage(sink, 3, 4))
     sink.close()  # a crash before the channel was committed
     begin(4, 2)[0].close()

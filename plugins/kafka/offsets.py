@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlencode
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from flafka.plugins.channel import PartitionClaim
 from flafka.plugins.errors import FlafkaError, Retry
+from flafka.plugins.partitions import Assignment, Generation
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _LOST = re.compile(r"\d+[?+]?", re.ASCII)
@@ -38,14 +38,10 @@ class OffsetMetadata(NamedTuple):
     itself. Flume writes an empty text. A text of another program counts as empty.
     """
 
-    epoch: int = 0
-    """Epoch of the latest deliberate reset, or of the latest move of a sink's commit log."""
+    generation: Generation = Generation()
+    """That of the owner that committed it. Event-ID scheme 1 stands for metadata without one, see `refusal`."""
     topic_id: str = ""
     """Id of the topic that the offset belongs to; empty while unknown."""
-    ids: int = 2
-    """Event-ID scheme of the group: `PartitionClaim.ids`. 1 stands for metadata without one, see `refusal`."""
-    record: str = ""
-    """Location of the commit log of the sink that committed it; empty if it has none."""
     lost: str = ""
     """Lost records, as `RecordsLost.lost`; empty if there are none. A reset of the group removes it."""
     version: int = VERSION
@@ -60,30 +56,33 @@ class OffsetMetadata(NamedTuple):
         """Return the metadata in that text; unknown parts are left out."""
         found = dict(parse_qsl((text or "").partition(NUL)[0]))
         epoch, lost = _NUMBER.match(found.get("epoch", "")), found.get("lost", "")
-        ids, version = found.get("ids", ""), found.get("version", "")
+        scheme, version = found.get("ids", ""), found.get("version", "")
         without = 1 if epoch is not None or "topic" in found or "record" in found else 2
         return cls(
-            int(epoch[0]) if epoch is not None else 0,
+            Generation(
+                int(epoch[0]) if epoch is not None else 0,
+                int(scheme) if _NUMBER.fullmatch(scheme) else without,
+                found.get("record", ""),
+            ),
             topic if (topic := found.get("topic", "")) != NO_TOPIC_ID else "",
-            int(ids) if _NUMBER.fullmatch(ids) else without,
-            found.get("record", ""),
             lost if _LOST.fullmatch(lost) else "",
             int(version) if _NUMBER.fullmatch(version) else VERSION,
             int(last) if _NUMBER.fullmatch(last := found.get("time", "")) else -1,
         )
 
     @classmethod
-    def of(cls, claim: PartitionClaim) -> OffsetMetadata:
-        """Return the metadata to be committed for that partition."""
-        return cls(claim.epoch, claim.topic_id, claim.ids, claim.record)
+    def of(cls, assignment: Assignment) -> OffsetMetadata:
+        """Return the metadata to be committed with the next offset of that partition."""
+        topic_id, last = assignment.topic_partition.topic_id, assignment.last_record
+        return cls(assignment.generation, topic_id, time=last.timestamp)
 
     def text(self) -> str:
         """To be written, by another client than librdkafka with a NUL behind it."""
         fields = {
-            "epoch": self.epoch or "",
+            "epoch": self.generation.epoch or "",
             "topic": self.topic_id,
-            "ids": self.ids,
-            "record": self.record,
+            "ids": self.generation.id_scheme,
+            "record": self.generation.commit_log,
             "lost": self.lost,
             "time": str(self.time) if self.time >= 0 else "",
         }
@@ -94,49 +93,53 @@ def refusal(said: OffsetMetadata) -> str:
     """Return why this agent cannot go on from an offset with that metadata, as a clause; empty if it can."""
     if said.version != VERSION:
         return f"has metadata of version {said.version}, and this agent reads version {VERSION}"
-    if said.ids < 2:
-        return f"has event-ID scheme {said.ids}, and this agent knows scheme 2 and later ones"
+    if said.generation.id_scheme < 2:
+        return f"has event-ID scheme {said.generation.id_scheme}, and this agent knows scheme 2 and later ones"
     return ""
 
 
-def unreadable(claim: PartitionClaim, said: OffsetMetadata) -> FlafkaError | None:
+def unreadable(assignment: Assignment, said: OffsetMetadata) -> FlafkaError | None:
     """Return the error, with the way out, where a group's offset has metadata that `refusal` refuses; else None."""
     if not (why := refusal(said)):
         return None
     return FlafkaError(
-        f"the offset of group {claim.group} in {claim.topic}-{claim.partition} {why}: deliver what the topic holds "
-        f"with the agent that wrote it (agent start --drain), then run {_reset(claim, 'current')}"
+        f"the offset of group {assignment.group} in {assignment.topic_partition} {why}: deliver what the topic holds "
+        f"with the agent that wrote it (agent start --drain), then run {_reset(assignment, 'current')}"
     )
 
 
-def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
+def overtaken(assignment: Assignment, said: OffsetMetadata) -> str:
     """Return in words why an owner has to give a partition up, by the metadata of its committed offset; empty if it
     need not.
 
     An offset without metadata, as of another program or a group that was deleted, overtakes nothing.
     """
+    group, place, ours = assignment.group, assignment.topic_partition, assignment.generation
     if said.version != VERSION:
-        return f"the offset of group {claim.group} in {claim.topic}-{claim.partition} {refusal(said)}"
-    if said.epoch > claim.epoch:
-        return f"group {claim.group} was reset, or another agent has taken {claim.topic}-{claim.partition} over"
+        return f"the offset of group {group} in {place} {refusal(said)}"
+    if said.generation.epoch > ours.epoch:
+        return f"group {group} was reset, or another agent has taken {place} over"
     if said.lost:
-        return f"brokers have lost records of {claim.topic}-{claim.partition}, and group {claim.group} was not reset"
-    if said.epoch == claim.epoch and said.record and claim.record not in ("", said.record):
-        return f"another sink of group {claim.group} commits {claim.topic}-{claim.partition}, below {said.record}"
+        return f"brokers have lost records of {place}, and group {group} was not reset"
+    log = said.generation.commit_log
+    if said.generation.epoch == ours.epoch and log and ours.commit_log not in ("", log):
+        return f"another sink of group {group} commits {place}, below {log}"
     return ""
 
 
-def undone(claim: PartitionClaim, said: OffsetMetadata) -> bool:
+def undone(assignment: Assignment, said: OffsetMetadata) -> bool:
     """Return True if an earlier owner, of an earlier epoch or of a deleted topic, has committed last, late.
 
     An offset without metadata, as of another program or a group that was deleted, is none of an owner's.
     """
-    return said.topic_id not in ("", claim.topic_id) or is_earlier(said, claim.epoch)
+    other = said.topic_id not in ("", assignment.topic_partition.topic_id)
+    return other or is_earlier(said, assignment.generation.epoch)
 
 
 def is_earlier(said: OffsetMetadata, epoch: int) -> bool:
     """Return True if an owner of an earlier epoch than that has committed it."""
-    return said.epoch < epoch and (said.epoch, said.topic_id) != (0, "")
+    found = said.generation.epoch
+    return found < epoch and (found, said.topic_id) != (0, "")
 
 
 class RecordsLost(FlafkaError):
@@ -146,20 +149,22 @@ class RecordsLost(FlafkaError):
     raises it again, although new records may lie at the offset by then.
     """
 
-    def __init__(self, claim: PartitionClaim, offset: int, lost: str, low: int = 0) -> None:
-        """`lost` is the first offset of the lost records: with a `?` an upper bound, with a `+` a lower one.
+    def __init__(self, assignment: Assignment, lost: str, low: int = 0) -> None:
+        """The assignment's next offset is the group's.
+
+        `lost` is the first offset of the lost records: with a `?` an upper bound, with a `+` a lower one.
 
         `low` is the offset of the oldest record that the brokers have. Retention may have passed the lost records
         since: brokers refuse a reset to an offset before `low`.
         """
-        self.claim, self.offset, self.lost = claim, offset, lost
-        start, place = lost.rstrip("?+"), f"{claim.topic}-{claim.partition}"
-        what = f"group {claim.group} stands at offset {offset} of {place}, "
+        self.assignment, self.lost = assignment, lost
+        start, place, offset = lost.rstrip("?+"), assignment.topic_partition, assignment.next_offset or 0
+        what = f"group {assignment.group} stands at offset {offset} of {place}, "
         cause = "as when a replica that was behind becomes leader, or brokers are restored from a backup"
         removed, to = "", start
         if low > int(start):
             removed, to = f" Retention has removed records before offset {low} since.", "earliest"
-        way_out = _reset(claim, f"{to} --new-ids")
+        way_out = _reset(assignment, f"{to} --new-ids")
         if lost.endswith("+"):
             super().__init__(
                 f"{what}and the record before that is not the one that was read: the brokers have lost records "
@@ -180,61 +185,62 @@ class RecordsLost(FlafkaError):
             )
 
 
-def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> FlafkaError | None:
-    """Return the error, with the way out, where the brokers do not have the offset of a group; None if they do.
+def out_of_range(assignment: Assignment, low: int, high: int) -> FlafkaError | None:
+    """Return the error, with the way out, where the brokers do not have the next offset of a group; None if they do.
 
     The partition has records `low` up to, not including, `high`.
     """
-    place = f"{claim.topic}-{claim.partition}"
-    if offset < low and claim.replay:
+    place, offset = assignment.topic_partition, assignment.next_offset or 0
+    if offset < low and assignment.replay:
         return Retry(
             f"records from {offset} on were removed from {place} by retention: the replay goes on with record {low}"
         )
-    if offset > high and claim.replay:
+    if offset > high and assignment.replay:
         return Retry(f"the brokers have lost records from {high} on of {place}: the replay looks at what is left")
     if offset > high:
-        return RecordsLost(claim, offset, f"{high}?")
+        return RecordsLost(assignment, f"{high}?")
     if offset < low:
         return FlafkaError(
-            f"group {claim.group} stands at offset {offset} of {place}, which the brokers do not have: records "
+            f"group {assignment.group} stands at offset {offset} of {place}, which the brokers do not have: records "
             f"{offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread. "
-            f"To accept the loss: {_reset(claim, 'earliest')}"
+            f"To accept the loss: {_reset(assignment, 'earliest')}"
         )
     return None
 
 
-def truncated(claim: PartitionClaim, offset: int, start: int) -> FlafkaError:
-    """Return the error, with the way out, where a group stands at `offset` and has read from `start` on what the
-    brokers have lost since.
+def truncated(assignment: Assignment, start: int) -> FlafkaError:
+    """Return the error, with the way out, where a group has read from `start` on what the brokers
+    have lost since.
     """
-    if not claim.replay:
-        return RecordsLost(claim, offset, f"{start}")
+    offset = assignment.next_offset or 0
+    if not assignment.replay:
+        return RecordsLost(assignment, f"{start}")
     return FlafkaError(
-        f"group {claim.group} stands at offset {offset} of {claim.topic}-{claim.partition}, and has read records "
+        f"group {assignment.group} stands at offset {offset} of {assignment.topic_partition}, and has read records "
         f"{start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a replica "
         "that was behind becomes leader. Run the replay again; where that says so once more, --again delivers all "
         "that the span has now"
     )
 
 
-def _reset(claim: PartitionClaim, to: str) -> str:
-    return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
+def _reset(assignment: Assignment, to: str) -> str:
+    return f"agent group reset {assignment.group} --topic {assignment.topic}:{assignment.partition} --to {to}"
 
 
-def begins_late(claim: PartitionClaim, start: int) -> str:
+def begins_late(start: Assignment) -> str:
     """Return the warning about a group without an offset that begins behind records that are gone."""
     return (
-        f"group {claim.group} has no position in {claim.topic}-{claim.partition}, and begins with record {start}, "
-        "the first that is left: whether those before it were delivered is not known"
+        f"group {start.group} has no position in {start.topic_partition}, and begins with record "
+        f"{start.next_offset}, the first that is left: whether those before it were delivered is not known"
     )
 
 
-def made_again(claim: PartitionClaim, left: int, unknown: int) -> str:
+def made_again(assignment: Assignment, left: int, unknown: int) -> str:
     """Return the error about a topic that was recreated; the loss in `unknown` partitions is not known."""
     more = f" (of {unknown} partitions that is not known)" if unknown else ""
     return (
-        f"topic {claim.topic} was deleted and created again: group {claim.group} begins with the first record of "
-        f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
+        f"topic {assignment.topic} was deleted and created again: group {assignment.group} begins with the "
+        f"first record of the new one. {left:,} records that the old one held when last looked at are lost{more}"
     )
 
 

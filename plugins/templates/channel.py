@@ -17,21 +17,24 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from flafka import (
+    Assignment,
     Batch,
     Channel,
     Component,
     Config,
+    Generation,
+    OffsetRange,
     Origin,
-    PartitionClaim,
+    PolledBatch,
     Reader,
     RebalanceListener,
     Retry,
-    Taken,
+    TopicPartition,
     hookimpl,
     option,
 )
@@ -79,14 +82,14 @@ class MyChannel(Channel[MyChannelConfig]):
         for trouble in self.probe():
             raise Retry(trouble)
         # The random part keeps IDs of events apart from those of a file that was deleted before.
-        claim = PartitionClaim("my_channel", self.name, uuid.uuid4().hex, self.name, 0, 0)
+        first = Assignment(TopicPartition("my_channel", self.name, uuid.uuid4().hex, 0), self.name, Generation())
         with self.changed:
             self._file = sqlite3.connect(self.config.path, timeout=0, check_same_thread=False)
             with self.transaction() as file:
                 file.executescript(TABLES)
                 file.execute(
                     "INSERT INTO committed SELECT ?, 1 WHERE NOT EXISTS (SELECT * FROM committed)",
-                    [json.dumps(claim)],
+                    [as_text(first)],
                 )
                 (held,) = file.execute("SELECT coalesce(sum(events), 0) FROM entries").fetchone()
             self.count(held - self.held)
@@ -149,17 +152,17 @@ class MyChannelReader(Reader):
 
     def __init__(self, channel: MyChannel, owner: RebalanceListener) -> None:
         self._channel, self._owner = channel, owner
-        self._claim: PartitionClaim | None = None
+        self._assignment: Assignment | None = None
         self._next = 0
 
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> PolledBatch | None:
         """Return the next put, or None after `timeout` seconds without any."""
         with self._channel.changed:
             if self._channel.changed.wait_for(lambda: self._channel.assignee in (None, self), timeout):
                 self._channel.assignee = self
             else:
                 return None
-        claim = self._claim or self._begin()
+        assignment = self._assignment or self._begin()
         with self._channel.changed:
             found = self._channel.changed.wait_for(self._read, timeout)
         if found is None:
@@ -167,17 +170,18 @@ class MyChannelReader(Reader):
         offset, arrival, events, data = found
         self._next = offset + 1
         self._channel.metrics.add("EventTakeAttemptCount", events)
-        origin = Origin.of_record(claim.topic, 0, offset, arrival, events, claim.stem)
-        return Taken(0, offset, self._next, Batch(Batch.from_ipc(data).records, origin))
+        origin = Origin.of_record(assignment.topic, 0, offset, arrival, events, assignment.id_prefix)
+        batch = Batch(Batch.from_ipc(data).records, origin)
+        return PolledBatch(assignment, OffsetRange(offset, self._next), batch)
 
-    def _begin(self) -> PartitionClaim:
+    def _begin(self) -> Assignment:
         """Start where the sink says, and commit that: a sink may have a commit log of its own."""
         with self._channel.transaction() as file:
             text, offset = file.execute("SELECT partition, offset FROM committed").fetchone()
-        ((claim, start),) = self._owner.assigned({PartitionClaim(*json.loads(text)): offset}).items()
-        self._claim, self._next = claim, start or 0
-        self.commit({claim: self._next})
-        return claim
+        (start,) = self._owner.assigned([from_text(text, offset)])
+        self.rewind([start])
+        self.commit([start])
+        return start
 
     def _read(self) -> tuple[int, int, int, bytes] | None:
         with self._channel.transaction() as file:
@@ -185,21 +189,23 @@ class MyChannelReader(Reader):
             entry: tuple[int, int, int, bytes] | None = found.fetchone()
             return entry
 
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """Forget what is delivered, up to this offset, exclusive."""
-        for claim, end in positions.items():
+    def commit(self, delivered: Collection[Assignment]) -> None:
+        """Forget what is delivered, up to the next offset, exclusive."""
+        for assignment in delivered:
+            end = assignment.next_offset or 0
             with self._channel.changed:
                 with self._channel.transaction() as file:
-                    delivered = file.execute("SELECT coalesce(sum(events), 0) FROM entries WHERE offset < ?", [end])
-                    (events,) = delivered.fetchone()
+                    count = "SELECT coalesce(sum(events), 0) FROM entries WHERE offset < ?"
+                    (events,) = file.execute(count, [end]).fetchone()
                     file.execute("DELETE FROM entries WHERE offset < ?", [end])
-                    file.execute("UPDATE committed SET partition = ?, offset = ?", [json.dumps(claim), end])
+                    file.execute("UPDATE committed SET partition = ?, offset = ?", [as_text(assignment), end])
                 self._channel.count(-events)
             self._channel.metrics.add("EventTakeSuccessCount", events)
 
-    def rewind(self, positions: Mapping[int, int]) -> None:
-        """Take from this offset on again."""
-        self._next = positions.get(0, self._next)
+    def rewind(self, starts: Collection[Assignment]) -> None:
+        """Take from the next offset on again."""
+        for start in starts:
+            self._assignment, self._next = start, start.next_offset or 0
 
     def pressed(self) -> bool:
         """Return True if sources wait for room: without it, a sink that fills a large file would wait for events."""
@@ -211,6 +217,17 @@ class MyChannelReader(Reader):
             if self._channel.assignee is self:
                 self._channel.assignee = None
                 self._channel.changed.notify_all()
+
+
+def as_text(assignment: Assignment) -> str:
+    """Return an assignment, but for its next offset, as text."""
+    return json.dumps([assignment.topic_partition, assignment.group, assignment.generation])
+
+
+def from_text(text: str, next_offset: int) -> Assignment:
+    """Return the assignment that `as_text` has made a text of."""
+    topic_partition, group, generation = json.loads(text)
+    return Assignment(TopicPartition(*topic_partition), group, Generation(*generation), next_offset)
 
 
 @hookimpl

@@ -18,7 +18,9 @@ def test_another_reader_takes_over(tmp_path: Path) -> None:
     """Close the reader that has the partition: the next one gets the events that were not committed."""
     channel = conformance.make(MyChannel, {"path": str(tmp_path / "readers.db")})
     channel.open()
-    first, second = (channel.reader(conformance.ClaimsListener(), group=None, member=member) for member in ("a", "b"))
+    first, second = (
+        channel.reader(conformance.AssignmentListener(), group=None, member=member) for member in ("a", "b")
+    )
     channel.put(Batch.of([Event(b"hello")]))
     assert first.take(0) is not None
     assert second.take(0) is None

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from flafka.plugins import Batch, EventId, FlafkaError, PartitionClaim, Retry, require
+from flafka.plugins import Assignment, Batch, EventId, FlafkaError, Retry, require
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.bulk import DocumentsSink, RequestRefused
 from flafka.sinks.elasticsearch.config import ElasticsearchConfig
@@ -159,7 +159,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         self.reset()
         return [told[id] for id in batch.ids()]
 
-    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+    def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
         """Find the document of an event, in any index of the option's fixed part."""
         pattern = f"{self._index.static}*"
         if batch is not None:
@@ -179,7 +179,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         told = [{"index": one["_index"], "id": one["_id"], "document": one.get("_source")} for one in found]
         return told or [{"missing": f"no index {pattern} shows a document {id}; new ones show up after a second"}]
 
-    def repeats(self, claim: PartitionClaim) -> str:
+    def repeats(self, assignment: Assignment) -> str:
         """Return a sentence about a data stream, whose documents are unique within one of its indexes only.
 
         In an index documents replace themselves. Raises Retry where no server answers.

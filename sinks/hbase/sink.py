@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from flafka.plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Retry
+from flafka.plugins import Assignment, Batch, Event, EventId, FlafkaError, Origin, Retry
 from flafka.plugins.shared.regex import TooSlow
 from flafka.sinks.bulk import BulkSink, pieces
 from flafka.sinks.hbase.config import HBaseConfig
@@ -193,7 +193,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         self.reset()
         return [told[id] for id in batch.ids()]
 
-    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+    def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
         """Find the row that HBase has now; without the event, only if the key needs nothing but the id."""
         cells: Cells = {}
         if batch is not None:
@@ -205,7 +205,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             return [{"unknown": f"the key of its row, rowKey {self._template.pattern}, needs the event itself"}]
         else:
             offsets, indexes, times = np.array([id.offset]), np.array([id.index], np.int32), np.zeros(1, np.int64)
-            origin = Origin(claim.topic, id.partition, offsets, indexes, times, id.topic)
+            origin = Origin(assignment.topic, id.partition, offsets, indexes, times, id.topic)
             key = str(next(self._template.texts(Batch.of([Event(b"")], origin)))).encode()
         with closing(self._connect()) as hbase:
             found = hbase.row(self.config.table, key)
@@ -217,7 +217,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         told = {column.decode("utf-8", "replace"): readable(value) for column, value in found.items()}
         return [{"table": self.config.table, "row": name, "cells": told}]
 
-    def repeats(self, claim: PartitionClaim) -> str:
+    def repeats(self, assignment: Assignment) -> str:
         """Rows are overwritten by themselves, with the times that their cells had."""
         return ""
 

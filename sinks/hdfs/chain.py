@@ -1,4 +1,4 @@
-"""The sink's commit record on HDFS: a chain of manifests, each the right to a range of offsets."""
+"""The sink's commit log on HDFS: a chain of manifests, each the right to a range of offsets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections import deque
 
 import msgspec
 
-from flafka.plugins import Conflict, LastRecord, PartitionClaim, Retry
+from flafka.plugins import Assignment, Conflict, Retry
+from flafka.plugins.partitions import UNKNOWN_RECORD
 from flafka.sinks.hdfs.filesystem import FileSystem, Refused
 from flafka.sinks.hdfs.layout import epochs_directory, stage_directory, temporary
 from flafka.sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
 
-UNKNOWN_RECORD = LastRecord()
 KEEP_MS = 24 * 3600 * 1000
 """Manifests stay so long after their time."""
 PASSED_AT_ONCE = 20
@@ -38,12 +38,13 @@ class Chain:
     The fence of a chain that never began is named `begin`, so that the chain cannot begin any more.
     """
 
-    def __init__(self, hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> None:
-        self._hdfs, self.state, self.claim, self._log = hdfs, state, claim, log
-        self.directory = posixpath.join(epochs_directory(state, claim), str(claim.epoch), str(claim.partition))
+    def __init__(self, hdfs: FileSystem, state: str, assignment: Assignment, log: logging.Logger) -> None:
+        self._hdfs, self.state, self.assignment, self._log = hdfs, state, assignment, log
+        epoch, partition = assignment.generation.epoch, assignment.partition
+        self.directory = posixpath.join(epochs_directory(state, assignment), str(epoch), str(partition))
         self.last: Manifest | None = None
         """The newest manifest, as far as known."""
-        self.position: int | None = None
+        self.next_offset: int | None = None
         """Offset at which the next commit has to start; None: any."""
         self.successor: Successor | None = None
         """The log that has taken the place of this one, as its fence names it."""
@@ -60,7 +61,7 @@ class Chain:
     def settle(self, committed: int | None) -> int | None:
         """Finish what a crash left of the newest commit, and answer where to go on.
 
-        That is where the newest manifest ends; `committed`, the group's position, where there is no manifest, or
+        That is where the newest manifest ends; `committed`, the group's offset, where there is no manifest, or
         where it is further on: what lies between went out through another sink of the group, or was skipped.
         """
         self.look()
@@ -97,13 +98,13 @@ class Chain:
                 if (more := len(self.last.files) - len(self._vanished))
                 else ""
             )
-            where = f"{self.claim.topic}-{self.claim.partition}"
-            self._log.warning(text, where, self.last.start, self.last.end - 1, self._vanished[0])
+            where, last = self.assignment.topic_partition, self.last
+            self._log.warning(text, where, last.start, last.end - 1, self._vanished[0])
             self._again, committed = self.last.id, self.last.start
         elif self.last is not None and self.last.end:
             self._say(committed, self.last.end)
             committed = max(committed or 0, self.last.end)
-        self.position = committed
+        self.next_offset = committed
         return committed
 
     def lacks_files(self, committed: int | None) -> bool:
@@ -125,36 +126,31 @@ class Chain:
 
     def _say(self, committed: int | None, end: int) -> None:
         """Log how the group's committed offset differs from the end of the commit log."""
-        where, group = f"{self.claim.topic}-{self.claim.partition}", self.claim.group
+        where, group = self.assignment.topic_partition, self.assignment.group
         if committed in (None, end):
             return
         if committed > end:
             text = "%s: records %d to %d count as delivered by another sink: the position of group %s is after them"
             self._log.warning(text, where, end, committed - 1, group)
-        elif not self.claim.record:
+        elif not self.assignment.generation.commit_log:
             text = "%s: group %s stands at %d, and the record on HDFS at %d, which counts. To deliver again: "
             text += "agent group reset %s --topic %s:%d --to %d"
-            self._log.warning(
-                text, where, group, committed, end, group, self.claim.topic, self.claim.partition, committed
-            )
+            self._log.warning(text, where, group, committed, end, group, where.topic, where.partition, committed)
         else:
             self._log.info("%s goes on at %d by the record on HDFS (the group is at %d)", where, end, committed)
 
-    def begin(self, committed: int | None, before: LastRecord = UNKNOWN_RECORD) -> int | None:
-        """Return the offset to go on at; a log without a manifest begins there (None: with the first record).
-
-        `before` is the record before that offset, as far as it is known: the log begins with it.
-        """
+    def begin(self, start: Assignment) -> int | None:
+        """Return the offset to go on at; a log without a manifest begins there (None: with the first record)."""
         if self.last is None and not self.sealed:
-            first = msgspec.structs.replace(self._empty(committed or 0), last=before)
+            first = msgspec.structs.replace(self._empty(start.next_offset or 0), last=start.last_record)
             with contextlib.suppress(Conflict):  # another owner was faster
                 self._put(first, BEGIN)
             self.look()
-        return self.go_on(committed)
+        return self.go_on(start.next_offset)
 
     def _put(self, manifest: Manifest, name: str) -> None:
         """Commit a manifest without files, under that name."""
-        staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
+        staged = stage_directory(self.state, self.assignment, manifest.start, manifest.id)
         self._swap(manifest, name, staged)
         with contextlib.suppress(Retry):
             self._hdfs.delete(staged)
@@ -175,15 +171,15 @@ class Chain:
                 else:
                     start = self.last.end
                     end = self.last.start if self.repeats else start
-                    last = LastRecord() if self.repeats else self.last.last
+                    last = UNKNOWN_RECORD if self.repeats else self.last.last
                     manifest = msgspec.structs.replace(fence, start=start, end=end, last=last)
                     self._put(manifest, manifest.name)
 
     def _empty(self, at: int, successor: Successor | None = None) -> Manifest:
         return Manifest(
             uuid.uuid4().hex,
-            self.claim.topic,
-            self.claim.partition,
+            self.assignment.topic,
+            self.assignment.partition,
             at,
             at,
             0,
@@ -194,7 +190,7 @@ class Chain:
 
     def as_successor(self) -> Successor:
         """Return the place and epoch of this log, as its predecessor names them."""
-        return Successor(self.state, self.claim.epoch)
+        return Successor(self.state, self.assignment.generation.epoch)
 
     def commit(self, manifest: Manifest) -> None:
         """Make it the next of the chain and its files visible. Idempotent: may be repeated after Retry.
@@ -202,9 +198,9 @@ class Chain:
         Raises Conflict if another owner was faster, or if the log has not begun. If a log could begin with any
         manifest, one could be committed behind the fence of a log that never began.
         """
-        staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
-        if self.last is None or not self._settled or (self.position or 0) > manifest.start:
-            self.settle(self.position)
+        staged = stage_directory(self.state, self.assignment, manifest.start, manifest.id)
+        if self.last is None or not self._settled or (self.next_offset or 0) > manifest.start:
+            self.settle(self.next_offset)
             if self.repeats:
                 raise self._conflict(manifest, "files that were committed are gone")
             if self.last is not None and self.last.id == manifest.id:
@@ -217,7 +213,7 @@ class Chain:
         else:
             # An operator emptied the directory. Or this owner slept for so long that even old manifests are gone.
             raise self._conflict(manifest, self._gone())
-        if self.sealed or (self.position or 0) > manifest.start:
+        if self.sealed or (self.next_offset or 0) > manifest.start:
             own = self.last is not None and self.last.id == self._own
             why = "an earlier try of this commit has succeeded; going on where it ends" if own else ""
             raise self._conflict(manifest, why)
@@ -235,7 +231,7 @@ class Chain:
         self._finish(manifest)
         if self._vanished:
             raise self._conflict(manifest, "files that were committed are gone")
-        self.position, self._settled = manifest.end, True
+        self.next_offset, self._settled = manifest.end, True
         over = "" if manifest.mark else staged
         for directory in filter(None, (over, marked)):
             with contextlib.suppress(Retry):
@@ -260,8 +256,8 @@ class Chain:
 
     def prove(self) -> None:
         """Raise Retry unless a manifest can be committed here."""
-        parent = epochs_directory(self.state, self.claim)
-        staged = stage_directory(self.state, self.claim, 0, uuid.uuid4().hex)
+        parent = epochs_directory(self.state, self.assignment)
+        staged = stage_directory(self.state, self.assignment, 0, uuid.uuid4().hex)
         self._make({parent})
         try:
             self._try_rename(parent, staged)
@@ -307,13 +303,13 @@ class Chain:
         try:
             self._publish(manifest)
         except Refused as e:
-            place, end = f"{self.claim.topic}-{self.claim.partition}", manifest.end - 1
+            place, end = self.assignment.topic_partition, manifest.end - 1
             if again is None or again > manifest.start:
-                command = repeat(self.claim, manifest.start)
+                command = repeat(self.assignment, manifest.start)
                 text = f"{e}. Records {manifest.start} to {end} of {place} are committed and wait for that"
                 raise Refused(f"{text}{command and f'; to deliver them again instead: {command}'}") from e
             text = "%s: files of records %d to %d, committed before the reset, stay in %s: %s"
-            self._log.warning(text, place, manifest.start, end, temporary(self.state, self.claim), e)
+            self._log.warning(text, place, manifest.start, end, temporary(self.state, self.assignment), e)
 
     def _publish(self, manifest: Manifest) -> None:
         """Rename the files of a commit, and mark that this was done: who finds none of them has to know it."""
@@ -361,7 +357,7 @@ class Chain:
                 self._hdfs.delete(self._path(f"{start:020d}"))
                 self._passed.popleft()
             if time.monotonic() - self._swept > SWEEP_SECONDS:
-                uploads = temporary(self.state, self.claim)
+                uploads = temporary(self.state, self.assignment)
                 for found in self._hdfs.list(uploads):
                     number, path = found.name.partition("-")[0], posixpath.join(uploads, found.name)
                     marked = path == posixpath.dirname(self.last.mark)
@@ -371,7 +367,7 @@ class Chain:
 
     def _read(self, name: str) -> Manifest:
         path = self._path(name)
-        return manifest_in(path, self._hdfs.read(path), self.claim)
+        return manifest_in(path, self._hdfs.read(path), self.assignment)
 
     def _gone(self) -> str:
         return (
@@ -393,44 +389,44 @@ class Chain:
         return posixpath.join(self.directory, name)
 
 
-def repeat(claim: PartitionClaim, offset: int) -> str:
+def repeat(assignment: Assignment, offset: int) -> str:
     """Return the command that has records delivered again from `offset` on; empty for a channel without groups."""
-    if claim.cluster_id in ("file", "memory"):
+    if assignment.topic_partition.cluster in ("file", "memory"):
         return ""
-    return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {offset}"
+    return f"agent group reset {assignment.group} --topic {assignment.topic}:{assignment.partition} --to {offset}"
 
 
-def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, list[Chain]]:
+def newest(hdfs: FileSystem, state: str, assignment: Assignment, log: logging.Logger) -> tuple[Chain, list[Chain]]:
     """Return the commit log of that partition, after `look`, and the fenced ones before it.
 
     It has this epoch or a later one, and lies there or where it was moved to. It has not begun where there is none.
     """
     moved: list[Chain] = []
     while True:
-        chain = Chain(hdfs, state, claim._replace(epoch=latest(hdfs, state, claim)), log)
+        chain = Chain(hdfs, state, assignment.of(epoch=latest(hdfs, state, assignment)), log)
         chain.look()
         if chain.successor is None:
             return chain, moved
         moved.append(chain)
-        state, claim = chain.successor.state, claim._replace(epoch=chain.successor.epoch)
+        state, assignment = chain.successor.state, assignment.of(epoch=chain.successor.epoch)
 
 
-def latest(hdfs: FileSystem, state: str, claim: PartitionClaim) -> int:
+def latest(hdfs: FileSystem, state: str, assignment: Assignment) -> int:
     """Return the latest epoch in which the log of that partition has begun, at least the given one.
 
     An empty directory is left by an owner that was killed before it began, or belongs to one that begins now. That
     one will fence the logs of earlier epochs.
     """
-    for epoch in epochs(hdfs, state, claim):
-        if epoch <= claim.epoch:
+    for epoch in epochs(hdfs, state, assignment):
+        if epoch <= assignment.generation.epoch:
             break
-        if hdfs.list(posixpath.join(epochs_directory(state, claim), str(epoch), str(claim.partition))):
+        if hdfs.list(posixpath.join(epochs_directory(state, assignment), str(epoch), str(assignment.partition))):
             return epoch
-    return claim.epoch
+    return assignment.generation.epoch
 
 
-def epochs(hdfs: FileSystem, state: str, claim: PartitionClaim) -> list[int]:
+def epochs(hdfs: FileSystem, state: str, assignment: Assignment) -> list[int]:
     """Return the epochs in which the group has logs of any partition, the latest first."""
     return sorted(
-        (int(s.name) for s in hdfs.list(epochs_directory(state, claim)) if s.name.isdecimal()), reverse=True
+        (int(s.name) for s in hdfs.list(epochs_directory(state, assignment)) if s.name.isdecimal()), reverse=True
     )

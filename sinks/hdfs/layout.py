@@ -7,7 +7,7 @@ import posixpath
 import re
 from urllib.parse import quote
 
-from flafka.plugins import PartitionClaim
+from flafka.plugins import Assignment, OffsetRange
 from flafka.sinks.hdfs.location import RESERVED
 
 LONGEST_NAME, LONGEST_PATH = 255, 7000
@@ -24,10 +24,11 @@ def stem(topic: str, partition: int) -> str:
     return f"{safe_name(topic)[:100]}-{partition}"
 
 
-def final_path(bucket: str, claim: PartitionClaim, start: int, end: int, suffix: str) -> str:
-    """Path of the file of a bucket that has records `start` up to, not including, `end`."""
-    dot, replay = "" if bucket.endswith("/") else ".", "-replay" if claim.replay else ""
-    name = _name(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8])
+def final_path(bucket: str, assignment: Assignment, offsets: OffsetRange, suffix: str) -> str:
+    """Path of the file of a bucket that has these records."""
+    dot, replay = "" if bucket.endswith("/") else ".", "-replay" if assignment.replay else ""
+    hash = assignment_hash(assignment)[:8]
+    name = _name(assignment.topic, assignment.partition, offsets.start, offsets.end - 1, hash)
     return f"{bucket}{dot}{name}{replay}{suffix}"
 
 
@@ -66,26 +67,28 @@ def possible(path: str | ValueError, root: str, longest: int) -> str:
 # --- files of the sink's own
 
 
-def epochs_directory(state: str, claim: PartitionClaim) -> str:
+def epochs_directory(state: str, assignment: Assignment) -> str:
     """The directory of a group's chains: in it is one for each epoch, by its number."""
-    keys = map(safe_name, (claim.cluster_id, claim.topic_id, claim.group))
+    at = assignment.topic_partition
+    keys = map(safe_name, (at.cluster, at.topic_id, assignment.group))
     return posixpath.join(state, "chain", *keys)
 
 
-def claim_hash(claim: PartitionClaim) -> str:
+def assignment_hash(assignment: Assignment) -> str:
     """Hash that differs between groups, epochs, clusters, and topics of the same name."""
-    parts = (claim.cluster_id, claim.topic_id, claim.group, str(claim.epoch))
+    at = assignment.topic_partition
+    parts = (at.cluster, at.topic_id, assignment.group, str(assignment.generation.epoch))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def temporary(state: str, claim: PartitionClaim) -> str:
+def temporary(state: str, assignment: Assignment) -> str:
     """The directory of everything that was uploaded in this partition assignment and not committed."""
-    return posixpath.join(state, "tmp", f"{claim_hash(claim)[:16]}-{claim.partition}")
+    return posixpath.join(state, "tmp", f"{assignment_hash(assignment)[:16]}-{assignment.partition}")
 
 
-def stage_directory(state: str, claim: PartitionClaim, start: int, id: str) -> str:
+def stage_directory(state: str, assignment: Assignment, start: int, id: str) -> str:
     """The directory of what one stage has uploaded; the start in its name says when it may be deleted."""
-    return posixpath.join(temporary(state, claim), f"{start:020d}-{id}")
+    return posixpath.join(temporary(state, assignment), f"{start:020d}-{id}")
 
 
 def safe_name(text: str) -> str:

@@ -6,7 +6,7 @@ import posixpath
 
 import msgspec
 
-from flafka.plugins import FlafkaError, LastRecord, PartitionClaim, Retry
+from flafka.plugins import Assignment, FlafkaError, LastRecord, OffsetRange, Retry
 
 VERSION = 3
 """Version of the manifests that are written and read."""
@@ -35,7 +35,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[File, ...]
     version: int = 1
     last: LastRecord = LastRecord()
-    """See `Receipt.last`."""
+    """See `Receipt.last_record`."""
     successor: Successor | None = None
     """The next log, in the last manifest of one: nothing can be committed behind it."""
     mark: str = ""
@@ -45,6 +45,11 @@ class Manifest(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """Name of its file: no other manifest of the log can have it."""
         return BEGIN if self.begins else f"{self.start:020d}"
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """Offsets of its records. Raises ValueError for a fence that takes back the commit before it."""
+        return OffsetRange(self.start, self.end)
 
     @property
     def begins(self) -> bool:
@@ -59,7 +64,7 @@ class Successor(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def manifest_in(path: str, content: bytes | None, claim: PartitionClaim) -> Manifest:
+def manifest_in(path: str, content: bytes | None, assignment: Assignment) -> Manifest:
     """Return the manifest at that path, in a commit log of that group.
 
     Raises Retry if the content is None, as the file is gone, and FlafkaError if it is damaged or of another version.
@@ -74,6 +79,6 @@ def manifest_in(path: str, content: bytes | None, claim: PartitionClaim) -> Mani
         raise FlafkaError(
             f"{path} is a manifest of version {manifest.version}, and this sink reads version {VERSION}: "
             "deliver what the channel holds with the agent that wrote it (agent start --drain), remove the directory "
-            f"{posixpath.dirname(path)}, and run agent group reset {claim.group}"
+            f"{posixpath.dirname(path)}, and run agent group reset {assignment.group}"
         )
     return manifest

@@ -17,20 +17,23 @@ import numpy as np
 import pyarrow as pa
 
 from flafka.plugins import (
+    Assignment,
     Batch,
     CommittingSink,
     Conflict,
     EventId,
     FlafkaError,
+    Generation,
     LastRecord,
-    PartitionClaim,
+    OffsetRange,
     Receipt,
     Rejected,
-    Resumed,
     Retry,
+    TopicPartition,
+    next_epoch,
 )
-from flafka.plugins.channel import next_epoch
 from flafka.plugins.errors import CommitLogElsewhere
+from flafka.plugins.partitions import UNKNOWN_RECORD
 from flafka.plugins.shared.disk import writable
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath
@@ -94,7 +97,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
         self._impossible: set[str] = set()  # paths of events at which a commit could make no directory
-        self._chains: dict[PartitionClaim, Chain] = {}
+        self._chains: dict[tuple[TopicPartition, Generation], Chain] = {}
 
     # --- life
 
@@ -226,7 +229,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         ]
         return [told[code] for code in codes.tolist()]
 
-    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+    def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
         """Return the files that have its record; formats keep no ids, so that the line is unknown.
 
         Where the last commit is below another root, as before a change of hdfs.path, they are looked up there, too.
@@ -237,10 +240,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 bucket = possible(self._paths.resolve_batch(batch).paths[0], self.root, LONGEST_NAME)
             except ValueError as e:
                 return [{"missing": f"it has no file: {e}"}]
-        kind, _, before = claim.record.partition(":")
+        kind, _, before = assignment.generation.commit_log.partition(":")
         states = dict.fromkeys((self.state, before) if kind == self._kind else (self.state,))
         with closing(self._connect()) as hdfs:
-            return find_in(hdfs, states, claim, id, bucket)
+            return find_in(hdfs, states, assignment, id, bucket)
 
     def _places(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
         """The files, by path and kind, that the events belong to, and which each belongs to."""
@@ -286,14 +289,14 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     # --- delivering
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
         """Upload the partition's files to a hidden directory."""
         assert self._staging is not None
         assert self._hdfs is not None
-        hdfs, part = self._hdfs, self._staging.partitions.get(claim.partition)
+        hdfs, part = self._hdfs, self._staging.partitions.get(assignment.partition)
         files = list(part.files.values()) if part else []
         id = uuid.uuid4().hex
-        directory = stage_directory(self.state, claim, start, id)
+        directory = stage_directory(self.state, assignment, offsets.start, id)
         for file in files:
             self._staging.close_file(file)
         uploads = [(posixpath.join(directory, str(number)), file.path) for number, file in enumerate(files)]
@@ -304,18 +307,19 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if (length := lengths.get(posixpath.basename(name))) != file.length:
                 raise Retry(f"HDFS holds {length} of the {file.length} bytes sent for {file.bucket}")
             kind = f"-{schema_name(file.kind)}" if file.kind else ""
-            path = final_path(file.bucket, claim, start, end, f"{kind}{self._suffix}")
+            path = final_path(file.bucket, assignment, offsets, f"{kind}{self._suffix}")
             staged.append(File(name, path, file.length))
         events = sum(file.events for file in files)
-        self.reset(claim.partition)
+        self.reset(assignment.partition)
         self.metrics.add("ConnectionCreatedCount", len(staged))
-        manifest = Manifest(id, claim.topic, claim.partition, start, end, events, tuple(staged), VERSION)
+        topic, partition = assignment.topic, assignment.partition
+        manifest = Manifest(id, topic, partition, offsets.start, offsets.end, events, tuple(staged), VERSION)
         if files:
             manifest = msgspec.structs.replace(manifest, mark=posixpath.join(directory, "done"))
-        return Receipt(claim, start, end, events, manifest)
+        return Receipt(assignment, offsets, events, manifest)
 
     @property
-    def record(self) -> str:
+    def commit_log(self) -> str:
         """The directory of the chains."""
         return f"{self._kind}:{self.state}"
 
@@ -323,7 +327,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def _kind(self) -> str:
         return "file" if self.config.location.scheme == "file" else "hdfs"
 
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
+    def resume(self, committed: Assignment) -> Assignment:
         """Finish the last commit, and go on where the commit log ends.
 
         The log has a later epoch than the group's offset if the group was deleted, or if others committed for it. An
@@ -331,102 +335,100 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         `move_commit_log` brings that here.
         """
         assert self._hdfs is not None
-        chain, _, committed, last = self._find(claim, committed)
+        chain, _, start = self._find(committed)
+        place, group = committed.topic_partition, committed.group
         if chain.state != self.state:
             raise CommitLogElsewhere(
-                f"{_place(claim)}: the commit log of group {claim.group} is below {chain.state}, and not below "
-                f"{self.state}, as hdfs.path asks for. Stop all agents of the group, and the next one that starts "
-                f"moves it (or: agent group move {claim.group}), or have all of them write below the same path"
+                f"{place}: the commit log of group {group} is below {chain.state}, and not below {self.state}, as "
+                "hdfs.path asks for. Stop all agents of the group, and the next one that starts moves it (or: agent "
+                f"group move {group}), or have all of them write below the same path"
             )
-        if chain.lacks_files(committed):
-            chain, last, committed = self._successor(self.state, chain, committed)
-        position = chain.begin(committed, last)
+        if chain.lacks_files(start.next_offset):
+            chain, start = self._successor(self.state, chain, start.next_offset)
+        next_offset = chain.begin(start)
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
-        if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
-            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
-        self._seal_earlier(chain, chain, position)
-        claim = chain.claim._replace(record=self.record)
-        self._chains[claim] = chain
-        return self._resumed(chain, position)
+        if chain.sealed or latest(self._hdfs, self.state, chain.assignment) != chain.assignment.generation.epoch:
+            raise Retry(f"{place}: group {group} is being reset: asking again")
+        self._seal_earlier(chain, chain, next_offset)
+        resumed = self._resumed(chain, next_offset)
+        self._chains[resumed.topic_partition, resumed.generation] = chain
+        return resumed
 
-    def finds_commit_log(self, claim: PartitionClaim, committed: int | None) -> bool:
+    def finds_commit_log(self, committed: Assignment) -> bool:
         """Return True if the newest log of that partition is below hdfs.path."""
-        return self._find(claim, committed)[0].state == self.state
+        return self._find(committed)[0].state == self.state
 
-    def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
+    def move_commit_log(self, committed: Assignment) -> Assignment | None:
         """Have a commit log of another place go on here, in a new epoch; None if it is here already.
 
         The old log gets a fence, which names this place, once it is proven that files can be renamed to their names
         here. A move that was interrupted is finished by the next call.
         """
-        chain, passed, committed, last = self._find(claim, committed)
+        chain, passed, start = self._find(committed)
         if chain.state == self.state:
-            if not self.is_elsewhere(claim) and all(log.state == self.state for log in passed):
+            if not self.is_elsewhere(committed) and all(log.state == self.state for log in passed):
                 return None
         else:
             old = chain
-            chain, last, committed = self._successor(self.state, old, committed)
+            chain, start = self._successor(self.state, old, start.next_offset)
             text = "%s: the commit log was below %s and goes on below %s, at %s"
-            self.log.info(text, _place(claim), old.state, self.state, committed)
-        return self._resumed(chain, chain.begin(committed, last))
+            self.log.info(text, committed.topic_partition, old.state, self.state, start.next_offset)
+        return self._resumed(chain, chain.begin(start))
 
-    def _find(
-        self, claim: PartitionClaim, committed: int | None
-    ) -> tuple[Chain, list[Chain], int | None, LastRecord]:
-        """Return the newest log of that partition, the fenced ones before it, and the offset to resume at.
-
-        The last part is the record before that offset, as far as it is known.
-        """
+    def _find(self, committed: Assignment) -> tuple[Chain, list[Chain], Assignment]:
+        """Return the newest log of that partition, the fenced ones before it, and where to go on after those."""
         assert self._hdfs is not None
-        kind, _, state = claim.record.partition(":")
+        generation, next_offset = committed.generation, committed.next_offset
+        kind, _, state = generation.commit_log.partition(":")
         state = state if kind == self._kind else self.state
         try:
-            chain, passed = newest(self._hdfs, state, claim, self.log)
+            chain, passed = newest(self._hdfs, state, committed, self.log)
         except Refused as e:
             if f"{self.state}/" in str(e):
                 raise
-            again = repeat(claim, committed or 0)
+            again = repeat(committed, next_offset or 0)
             text = f"{e}. The commit log of the group is there, as hdfs.path was another one: let it be read"
             raise Refused(f"{text}{again and f', or begin anew: {again}'}") from e
-        if claim.record and chain.claim.epoch != claim.epoch and chain.last is not None:
-            committed = None  # it belongs to another epoch, and says nothing about this one
+        epoch = chain.assignment.generation.epoch
+        if generation.commit_log and epoch != generation.epoch and chain.last is not None:
+            next_offset = None  # it belongs to another epoch, and says nothing about this one
         begun = [one.last for one in passed if one.last is not None]  # others were sealed before they began
         if begun:
-            committed = max(committed or 0, begun[-1].end)
+            next_offset = max(next_offset or 0, begun[-1].end)
         for before in passed:
-            self._seal_earlier(before, chain, committed)
-        return chain, passed, committed, _last_before(committed, passed)
+            self._seal_earlier(before, chain, next_offset)
+        return chain, passed, chain.assignment.at(next_offset, _last_before(next_offset, passed))
 
-    def _successor(self, state: str, old: Chain, committed: int | None) -> tuple[Chain, LastRecord, int | None]:
-        """Fence that log. Return the one that takes its place, the record before its first offset, and that offset.
+    def _successor(self, state: str, old: Chain, next_offset: int | None) -> tuple[Chain, Assignment]:
+        """Fence that log. Return the one that takes its place, and where that begins.
 
         Raises Retry if another owner is faster.
         """
         assert self._hdfs is not None
-        chain = Chain(self._hdfs, state, old.claim._replace(epoch=next_epoch(old.claim.epoch)), self.log)
-        committed = old.go_on(committed)
+        epoch = next_epoch(old.assignment.generation.epoch)
+        chain = Chain(self._hdfs, state, old.assignment.of(epoch=epoch), self.log)
+        next_offset = old.go_on(next_offset)
         chain.prove()  # a seal that names a place where nothing can be written would end the delivery for good
         # It is sealed before the new one begins, which would be the latest one there though another was faster.
         if (end := old.seal(chain)) is not None:
-            committed = max(committed or 0, end)
+            next_offset = max(next_offset or 0, end)
         if old.successor != chain.as_successor():
-            text = f"{_place(old.claim)}: another sink of group {old.claim.group} takes it over: asking again"
-            raise Retry(text)
-        self._seal_earlier(old, chain, committed)
-        return chain, _last_before(committed, [old]), committed
+            place, group = old.assignment.topic_partition, old.assignment.group
+            raise Retry(f"{place}: another sink of group {group} takes it over: asking again")
+        self._seal_earlier(old, chain, next_offset)
+        return chain, chain.assignment.at(next_offset, _last_before(next_offset, [old]))
 
-    def _resumed(self, chain: Chain, position: int | None) -> Resumed:
-        known = chain.last is not None and chain.last.end == position
-        last = chain.last.last if chain.last is not None and known else LastRecord()
-        return Resumed(chain.claim._replace(record=self.record), position, last)
+    def _resumed(self, chain: Chain, next_offset: int | None) -> Assignment:
+        owned = chain.assignment.of(commit_log=self.commit_log)
+        return owned.at(next_offset, _last_before(next_offset, [chain]))
 
-    def _seal_earlier(self, than: Chain, successor: Chain, position: int | None) -> None:
-        """Fence the logs of earlier epochs in the same place. The next one begins at `position`."""
+    def _seal_earlier(self, than: Chain, successor: Chain, next_offset: int | None) -> None:
+        """Fence the logs of earlier epochs in the same place. The next one begins at `next_offset`."""
         assert self._hdfs is not None
-        for epoch in sorted({0, *epochs(self._hdfs, than.state, than.claim)}):
-            if epoch < than.claim.epoch:
-                earlier = Chain(self._hdfs, than.state, than.claim._replace(epoch=epoch), self.log)
-                earlier.seal(successor, again=position or 0)
+        for epoch in sorted({0, *epochs(self._hdfs, than.state, than.assignment)}):
+            if epoch < than.assignment.generation.epoch:
+                earlier = Chain(self._hdfs, than.state, than.assignment.of(epoch=epoch), self.log)
+                earlier.seal(successor, again=next_offset or 0)
 
     def commit(self, receipt: Receipt) -> None:
         """Make the staged files visible, by one rename that only one owner can win.
@@ -434,10 +436,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         Raises Conflict for an assignment that `resume` has not returned: see `Chain.commit`.
         """
         assert self._hdfs is not None
-        chain = self._chains.get(receipt.claim)
+        place = receipt.assignment.topic_partition
+        chain = self._chains.get((place, receipt.assignment.generation))
         if chain is None:
-            raise Conflict(f"{_place(receipt.claim)}: this sink has not resumed the commit log of this epoch")
-        manifest: Manifest = msgspec.structs.replace(receipt.staged, last=receipt.last)
+            raise Conflict(f"{place}: this sink has not resumed the commit log of this epoch")
+        manifest: Manifest = msgspec.structs.replace(receipt.staged, last=receipt.last_record)
         try:
             chain.commit(manifest)
         except Retry as e:
@@ -448,11 +451,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self.metrics.add("ConnectionClosedCount", len(manifest.files))
 
 
-def _place(claim: PartitionClaim) -> str:
-    return f"{claim.topic}-{claim.partition}"
-
-
 def _last_before(offset: int | None, logs: Sequence[Chain]) -> LastRecord:
     """Return the last record of the newest of these logs that ends at that offset; unknown if none does."""
     ends = [log.last for log in reversed(logs) if log.last is not None]
-    return next((end.last for end in ends if end.end == offset), LastRecord())
+    return next((end.last for end in ends if end.end == offset), UNKNOWN_RECORD)

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from flafka.plugins import EventId, PartitionClaim
+from flafka.plugins import Assignment, EventId, OffsetRange
 from flafka.sinks.hdfs.filesystem import FileSystem
-from flafka.sinks.hdfs.layout import claim_hash, epochs_directory, safe_name, stem
+from flafka.sinks.hdfs.layout import assignment_hash, epochs_directory, safe_name, stem
 from flafka.sinks.hdfs.manifest import BEGIN, manifest_in
 
 Told = dict[str, Any]
 
 
 def find_in(
-    hdfs: FileSystem, states: Iterable[str], claim: PartitionClaim, id: EventId, bucket: str | None
+    hdfs: FileSystem, states: Iterable[str], assignment: Assignment, id: EventId, bucket: str | None
 ) -> list[Told]:
     """Return the files with a record by the first commit log that names some, else the reason why there are none.
 
@@ -25,7 +25,7 @@ def find_in(
     """
     reasons: list[list[Told]] = []
     for state in states:
-        found = Tracer(hdfs, state, claim, id).find(bucket)
+        found = Tracer(hdfs, state, assignment, id).find(bucket)
         if any("path" in told for told in found):
             return found
         reasons.append(found)
@@ -35,10 +35,10 @@ def find_in(
 class Tracer:
     """Looks for the files that have one record."""
 
-    def __init__(self, hdfs: FileSystem, state: str, claim: PartitionClaim, id: EventId) -> None:
-        self._hdfs, self._state, self._claim, self._id = hdfs, state, claim, id
-        self._names: dict[str, PartitionClaim] = {}
-        """The claims of the topic's chains, by what their files have in their names."""
+    def __init__(self, hdfs: FileSystem, state: str, assignment: Assignment, id: EventId) -> None:
+        self._hdfs, self._state, self._assignment, self._id = hdfs, state, assignment, id
+        self._names: dict[str, Assignment] = {}
+        """The assignments of the topic's chains, by what their files have in their names."""
 
     def find(self, bucket: str | None) -> list[Told]:
         """Every place, of replays and earlier epochs too; `bucket` is how the paths of the event's files begin, None
@@ -53,30 +53,29 @@ class Tracer:
 
     def _committed(self, bucket: str | None) -> Iterator[Told]:
         """As the chains of manifests have it, which reach back a day and to the latest commit."""
-        topic = posixpath.join(
-            self._state, "chain", safe_name(self._claim.cluster_id), safe_name(self._claim.topic_id)
-        )
+        at = self._assignment.topic_partition
+        topic = posixpath.join(self._state, "chain", safe_name(at.cluster), safe_name(at.topic_id))
         for group in self._hdfs.list(topic):
             for epoch in self._hdfs.list(posixpath.join(topic, group.name)):
                 if not epoch.name.isdecimal():
                     continue
-                claim = self._claim._replace(group=_text(group.name), epoch=int(epoch.name))
-                self._names[claim_hash(claim)[:8]] = claim
-                yield from self._in_chain(posixpath.join(topic, group.name, epoch.name), claim, bucket)
+                assignment = self._assignment.of(group=_text(group.name), epoch=int(epoch.name))
+                self._names[assignment_hash(assignment)[:8]] = assignment
+                yield from self._in_chain(posixpath.join(topic, group.name, epoch.name), assignment, bucket)
 
-    def _in_chain(self, directory: str, claim: PartitionClaim, bucket: str | None) -> Iterator[Told]:
+    def _in_chain(self, directory: str, assignment: Assignment, bucket: str | None) -> Iterator[Told]:
         directory, offset = posixpath.join(directory, str(self._id.partition)), self._id.offset
         starts = [int(one.name) for one in self._hdfs.list(directory) if one.name.isdecimal()]
         start = max((one for one in starts if one <= offset), default=None)
         path = posixpath.join(directory, f"{start or 0:020d}")
         if start is None or (content := self._hdfs.read(path)) is None:
             return
-        manifest = manifest_in(path, content, claim)
+        manifest = manifest_in(path, content, assignment)
         if manifest.successor is not None or not manifest.start <= offset < manifest.end:
             return
         files = [file.final for file in manifest.files]
         ours = [file for file in files if bucket is not None and _of(file, bucket)]
-        about = _about(claim, manifest.start, manifest.end - 1)
+        about = _about(manifest.offsets, assignment)
         if not files:
             yield {"missing": "its record was committed without a file: nothing in it was for this sink", **about}
         for file in ours or files:
@@ -88,26 +87,25 @@ class Tracer:
     def _named(self, bucket: str) -> Iterator[Told]:
         """By the names in the directory: there they are for as long as the files are."""
         directory, partition = posixpath.dirname(bucket), self._id.partition
-        ours = re.compile(rf"{re.escape(stem(self._claim.topic, partition))}-(\d{{10,}})-(\d{{10,}})-([0-9a-f]{{8}})")
+        common = re.escape(stem(self._assignment.topic, partition))
+        ours = re.compile(rf"{common}-(\d{{10,}})-(\d{{10,}})-([0-9a-f]{{8}})")
         for one in self._hdfs.list(directory):
             path = posixpath.join(directory, one.name)
             if one.is_file and _of(path, bucket) and (match := ours.search(one.name)):
                 first, last = int(match[1]), int(match[2])
                 if first <= self._id.offset <= last:
-                    claim = self._names.get(match[3])
-                    about = _about(claim, first, last) if claim is not None else {"first": first, "last": last}
-                    yield {"path": path, **about}
+                    yield {"path": path, **_about(OffsetRange(first, last + 1), self._names.get(match[3]))}
 
     def _first(self) -> int | None:
         """Return the first record of the group's oldest commit log here; None where there is none."""
-        directory, starts = epochs_directory(self._state, self._claim), []
+        directory, starts = epochs_directory(self._state, self._assignment), []
         for epoch in self._hdfs.list(directory):
             log = posixpath.join(directory, epoch.name, str(self._id.partition))
             for name in {one.name for one in self._hdfs.list(log)}:
                 if name.isdecimal():
                     starts.append(int(name))
                 elif name == BEGIN and (content := self._hdfs.read(path := posixpath.join(log, name))) is not None:
-                    manifest = manifest_in(path, content, self._claim)
+                    manifest = manifest_in(path, content, self._assignment)
                     starts += [manifest.start] if manifest.successor is None else []
         return min(starts, default=None)
 
@@ -120,7 +118,7 @@ class Tracer:
             log = "there is no commit log" if first is None else f"the commit log begins with record {first}"
             why = f"{nowhere}, and {log} below {self._state}: it is below a former hdfs.path, or was skipped"
             return [{"unknown": why}]
-        name = f"{stem(self._claim.topic, self._id.partition)}-<first>-<last>"
+        name = f"{stem(self._assignment.topic, self._id.partition)}-<first>-<last>"
         return [
             {
                 "unknown": "the commit record reaches back a day, and the event's path is not known here: it is in a "
@@ -129,8 +127,12 @@ class Tracer:
         ]
 
 
-def _about(claim: PartitionClaim, first: int, last: int) -> Told:
-    return {"first": first, "last": last, "group": claim.group, "epoch": claim.epoch, "replay": bool(claim.replay)}
+def _about(offsets: OffsetRange, assignment: Assignment | None) -> Told:
+    told: Told = {"first": offsets.start, "last": offsets.end - 1}
+    if assignment is not None:
+        replay = bool(assignment.replay)
+        told |= {"group": assignment.group, "epoch": assignment.generation.epoch, "replay": replay}
+    return told
 
 
 def _of(path: str, bucket: str) -> bool:

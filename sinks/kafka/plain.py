@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins import Batch, Conflict, PartitionClaim, PlainSink, Rejected, Retry
+from flafka.plugins import Assignment, Batch, Conflict, Generation, PlainSink, Rejected, Retry, TopicPartition
 from flafka.sinks.kafka.config import KafkaSinkConfig
 from flafka.sinks.kafka.records import KafkaRecords
 from flafka.sinks.kafka.writers import TransactionalWriter, Writer
@@ -23,7 +23,7 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
         self.batch_size, self.flush_interval = config.batch_size, config.flush_interval / 1000
         self._writer: Writer | None = None
         self._own: dict[str, bool] = {}
-        """By origin of event ids: True if that is a topic of the sink's cluster."""
+        """By prefix of event ids: True if that is a topic of the sink's cluster."""
 
     def close(self) -> None:
         """Give up what is not flushed."""
@@ -49,11 +49,12 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
         """
         assert self._topics is not None
         assert batch.origin is not None
-        stem = batch.origin.stem
-        if stem not in self._own:
+        prefix = batch.origin.id_prefix
+        if prefix not in self._own:
             id = self._topics.id_of(topic)
-            self._own[stem] = bool(id) and PartitionClaim(self._cluster_id, topic, id, "", 0, 0).stem == stem
-        return self._own[stem]
+            own = Assignment(TopicPartition(self._cluster_id, topic, id, 0), "", Generation())
+            self._own[prefix] = bool(id) and own.id_prefix == prefix
+        return self._own[prefix]
 
     def flush(self) -> None:
         """Return when all in-sync replicas have all records."""
@@ -74,11 +75,12 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
         """Give up what is not flushed; the next producer is a new one."""
         self._drop()
 
-    def take_over(self, claim: PartitionClaim) -> None:
+    def take_over(self, committed: Assignment) -> None:
         """End the transaction of the committing form: its topics' readers would wait until it times out."""
-        if claim.cluster_id and claim.cluster_id == self._find_cluster():
+        cluster = committed.topic_partition.cluster
+        if cluster and cluster == self._find_cluster():
             try:
-                TransactionalWriter(self._properties(), claim).close()
+                TransactionalWriter(self._properties(), committed).close()
             except Retry as e:
                 if not isinstance(e.__cause__, KafkaException) or e.__cause__.args[0].code() != _NOT_ALLOWED:
                     raise  # who may use no transactions has left none under way

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins import Batch, Conflict, EventId, FlafkaError, Metric, PartitionClaim, Retry, Sink
+from flafka.plugins import Assignment, Batch, Conflict, EventId, FlafkaError, Metric, Retry, Sink
 from flafka.plugins.kafka.admin import NO_BROKERS, PROBE_SECONDS, missing, probed
 from flafka.plugins.kafka.clients import new_admin
 from flafka.plugins.kafka.errors import metadata, sentence
@@ -74,7 +74,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             for topic, key in zip(self._topics_of(batch), keys, strict=True)
         ]
 
-    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+    def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
         """The topic and the key of its record, which is not looked for."""
         told = self.destinations(batch)[0] if batch is not None else {}
         by = f"they carry it in the header {ID}" if self.names_events else "they carry no event ids"

@@ -8,14 +8,15 @@ import time
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from flafka.plugins import (
+    Assignment,
     Batch,
     CommittingSink,
     Conflict,
     FlafkaError,
-    PartitionClaim,
+    OffsetRange,
+    OutcomeUnknown,
     Receipt,
     Rejected,
-    Resumed,
     Retry,
 )
 from flafka.plugins.kafka.admin import refused_group
@@ -25,10 +26,10 @@ from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.plugins.kafka.offsets import committed as group_offsets
 from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
+from flafka.sinks.kafka.commitlog import CommitLog
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
 from flafka.sinks.kafka.differences import KAFKA
 from flafka.sinks.kafka.plain import PlainKafkaSink
-from flafka.sinks.kafka.positions import Positions
 from flafka.sinks.kafka.records import KafkaRecords
 from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 
@@ -55,7 +56,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         self._lost: dict[int, Conflict | None] = {}
         """By partition that has no writer and was written to: error for which the writer was dropped, if known."""
         self._since: dict[int, float] = {}
-        self._positions: dict[str, Positions | None] = {}
+        self._commit_logs: dict[str, CommitLog | None] = {}
         """By the channel's topic; None where there may be none."""
 
     def close(self) -> None:
@@ -65,68 +66,67 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             writer.close()
         for consumer in self._onlookers.values():
             consumer.close()
-        for known in (self._writers, self._onlookers, self._lost, self._positions):
+        for known in (self._writers, self._onlookers, self._lost, self._commit_logs):
             known.clear()
         super().close()
 
     # --- partitions
 
-    def repeats(self, claim: PartitionClaim) -> str:
+    def repeats(self, assignment: Assignment) -> str:
         """Only where a transaction can hold the channel's offsets."""
-        if claim.cluster_id == self._find_cluster():
+        if assignment.topic_partition.cluster == self._find_cluster():
             return ""
         return "its brokers are another cluster than the channel's, so that it is at least once there"
 
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
+    def resume(self, committed: Assignment) -> Assignment:
         """Fence whoever wrote this partition before, and go on where the last transaction ended.
 
         The group's offset says so, and a compacted topic does where that offset is lost.
         """
-        self._drop(claim.partition)
-        if not claim.cluster_id or claim.cluster_id != self._cluster_id:
-            self._writers[claim.partition] = Writer(self._properties(), alone=self._alone)
-            return Resumed(claim._replace(record=""), committed)
-        if why := refused_group(claim.group):
+        place, group = committed.topic_partition, committed.group
+        self._drop(place.partition)
+        if not place.cluster or place.cluster != self._cluster_id:
+            self._writers[place.partition] = Writer(self._properties(), alone=self._alone)
+            return committed.of(commit_log="")
+        if why := refused_group(group):
             raise FlafkaError(why)
-        if claim.topic in self.config.writes():
+        if place.topic in self.config.writes():
             raise FlafkaError(
-                f"kafka.topic = {claim.topic} is the topic of the sink's own channel, which would get its own events "
+                f"kafka.topic = {place.topic} is the topic of the sink's own channel, which would get its own events "
                 "again without end: name another topic"
             )
-        positions = self._record_of(claim)
-        self._writers[claim.partition] = TransactionalWriter(self._properties(), claim, alone=self._alone)
+        log = self._commit_log_of(place.topic)
+        self._writers[place.partition] = TransactionalWriter(self._properties(), committed, alone=self._alone)
         try:
-            partition = TopicPartition(claim.topic, claim.partition)
-            (at,) = group_offsets(self._onlooker(claim.group), [partition], REQUEST_SECONDS)
-            entry = positions.read(claim) if positions is not None else None
+            partition = TopicPartition(place.topic, place.partition)
+            (at,) = group_offsets(self._onlooker(group), [partition], REQUEST_SECONDS)
+            entry = log.read(committed) if log is not None else None
         except KafkaException as e:
-            self._drop(claim.partition)
-            raise Retry(f"group {claim.group}: its offsets cannot be read: {sentence(e)}") from e
+            self._drop(place.partition)
+            raise Retry(f"group {group}: its offsets cannot be read: {sentence(e)}") from e
         except Retry:
-            self._drop(claim.partition)
+            self._drop(place.partition)
             raise
+        next_offset, generation = committed.next_offset, committed.generation
         if at.offset >= 0:
             said = OffsetMetadata.parse(metadata_of(at))
-            if said.topic_id in ("", claim.topic_id):
-                committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)
-        found = committed
-        if entry is not None and entry.epoch >= claim.epoch:
-            if entry.epoch > claim.epoch and claim.record:
-                committed = None  # it belongs to an earlier epoch
-            found = max(committed or 0, entry.offset)
-            claim = claim._replace(epoch=entry.epoch)
-            if found != committed:
-                where = f"{claim.topic}-{claim.partition}"
+            if said.topic_id in ("", place.topic_id):
+                next_offset, generation = at.offset, said.generation
+        found, epoch = next_offset, generation.epoch
+        if entry is not None and entry.epoch >= epoch:
+            if entry.epoch > epoch and generation.commit_log:
+                next_offset = None  # it belongs to an earlier epoch
+            found, epoch = max(next_offset or 0, entry.offset), entry.epoch
+            if found != next_offset:
                 text = "%s goes on at %d by topic %s (group %s is at %s)"
-                self.log.info(text, where, found, positions.name if positions else "", claim.group, committed)
-        record = f"kafka:{positions.name}" if positions is not None else ""
-        return Resumed(claim._replace(record=record), found)
+                self.log.info(text, place, found, log.name if log else "", group, next_offset)
+        return committed.of(epoch=epoch, commit_log=f"kafka:{log.name}" if log is not None else "").at(found)
 
-    def _record_of(self, claim: PartitionClaim) -> Positions | None:
-        if claim.topic not in self._positions:
-            positions = Positions(self._client(), claim.topic, self.log)
-            self._positions[claim.topic] = positions if positions.open() else None
-        return self._positions[claim.topic]
+    def _commit_log_of(self, topic: str) -> CommitLog | None:
+        if topic not in self._commit_logs:
+            log = CommitLog(self._client(), topic, self.log)
+            self._commit_logs[topic] = log if log.open() else None
+        return self._commit_logs[topic]
 
     def due(self) -> set[int]:
         """Partitions with a transaction that is large or old enough."""
@@ -146,13 +146,12 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
                 if not writer.abort():
                     self._drop(number)
 
-    def _writer(self, claim: PartitionClaim) -> Writer:
-        """Return the writer of the partition. Raises Conflict if its last transaction is in doubt."""
-        writer = self._writers.get(claim.partition)
+    def _writer(self, assignment: Assignment) -> Writer:
+        """Return the writer of the partition. Raises OutcomeUnknown if its last transaction is in doubt."""
+        writer = self._writers.get(assignment.partition)
         if writer is None:
-            place = f"{claim.topic}-{claim.partition}"
-            cause = self._lost.get(claim.partition)
-            raise Conflict(f"the producer of {place} was replaced: asking Kafka how far it got") from cause
+            place, cause = assignment.topic_partition, self._lost.get(assignment.partition)
+            raise OutcomeUnknown(f"the producer of {place} was replaced: asking Kafka how far it got") from cause
         return writer
 
     def _drop(self, partition: int) -> None:
@@ -187,49 +186,49 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if rejected:
             raise Rejected(rejected)
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
         """Return when all records are stored; in a transaction they are invisible yet."""
-        writer = self._writer(claim)
-        positions = self._positions.get(claim.topic)
-        if isinstance(writer, TransactionalWriter) and positions is not None and writer.began:
+        writer = self._writer(assignment)
+        log = self._commit_logs.get(assignment.topic)
+        if isinstance(writer, TransactionalWriter) and log is not None and writer.began:
             try:
-                positions.write(writer, claim, end)
+                log.write(writer, assignment, offsets.end)
             except Retry:
                 self._note_failure(writer)
                 raise
             except KafkaException as e:
                 if not e.args[0].fatal():
-                    raise Retry(f"topic {positions.name} cannot be written to: {sentence(e)}") from e
-                self._drop(claim.partition)
+                    raise Retry(f"topic {log.name} cannot be written to: {sentence(e)}") from e
+                self._drop(assignment.partition)
                 raise Conflict(sentence(e)) from e
         with self.metrics.timed("KafkaEventSendTimer"):
             self._settle(writer)
-        return Receipt(claim, start, end, writer.events, None)
+        return Receipt(assignment, offsets, writer.events, None)
 
     def commit(self, receipt: Receipt) -> None:
         """End the transaction, the channel's offset in it."""
-        claim = receipt.claim
-        writer = self._writer(claim)
-        metadata = self.membership() or self._onlooker(claim.group).consumer_group_metadata()
+        assignment = receipt.assignment
+        writer = self._writer(assignment)
+        metadata = self.membership() or self._onlooker(assignment.group).consumer_group_metadata()
         try:
-            writer.commit(claim, receipt.end, metadata, receipt.last.leader_epoch)
+            writer.commit(receipt, metadata)
         except Conflict:
-            self._drop(claim.partition)
+            self._drop(assignment.partition)
             raise
-        self._since.pop(claim.partition, None)
-        self._committed_all(claim.partition)
+        self._since.pop(assignment.partition, None)
+        self._committed_all(assignment.partition)
         if writer.alone:
-            self._renew(claim, writer)
+            self._renew(assignment, writer)
 
-    def _renew(self, claim: PartitionClaim, writer: Writer) -> None:
+    def _renew(self, assignment: Assignment, writer: Writer) -> None:
         """Replace a writer that sends each record alone: the refused events are dealt with, and it is slow."""
         self._alone = False
-        self._drop(claim.partition)
+        self._drop(assignment.partition)
         if not isinstance(writer, TransactionalWriter):
-            self._writers[claim.partition] = Writer(self._properties())
+            self._writers[assignment.partition] = Writer(self._properties())
             return
         with contextlib.suppress(Retry):  # without one, the next events have the runner call `resume`
-            self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
+            self._writers[assignment.partition] = TransactionalWriter(self._properties(), assignment)
 
     def _onlooker(self, group: str) -> Consumer:
         """Reads the group's offsets without being a member, waiting for transactions that are about to end."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from flafka.plugins import Batch, Conflict, NotCommitted, PartitionClaim, Retry
+from flafka.plugins import Assignment, Batch, Conflict, NotCommitted, OutcomeUnknown, Receipt, Retry
 from flafka.plugins.kafka.clients import new_producer
 from flafka.plugins.kafka.errors import RECORD_REFUSALS, sentence
 from flafka.plugins.kafka.offsets import OffsetMetadata
@@ -90,7 +90,7 @@ class Writer:
         self._late = True
         return Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
 
-    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any, leader_epoch: int) -> None:
+    def commit(self, receipt: Receipt, group_metadata: Any) -> None:
         """Count the settled records as committed."""
         self.events = 0
 
@@ -145,8 +145,9 @@ class TransactionalWriter(Writer):
 
     keeps_acknowledged = False
 
-    def __init__(self, properties: Mapping[str, Any], claim: PartitionClaim, *, alone: bool = False) -> None:
-        name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
+    def __init__(self, properties: Mapping[str, Any], assignment: Assignment, *, alone: bool = False) -> None:
+        at = assignment.topic_partition
+        name = f"flafka.{assignment.group}.{at.topic}.{at.topic_id}.{at.partition}"
         super().__init__({**properties, "transactional.id": name}, alone=alone)
         try:
             self._producer.init_transactions(TRANSACTION_CALL_SECONDS)
@@ -187,18 +188,20 @@ class TransactionalWriter(Writer):
             return error if error.txn_requires_abort() else None
         return None
 
-    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any, leader_epoch: int) -> None:
+    def commit(self, receipt: Receipt, group_metadata: Any) -> None:
         """Make the records and the channel's offset count, both or neither.
 
-        `leader_epoch` is that of the record before `end`, negative if unknown: without one, the next owner cannot
-        notice that brokers have lost records before `end`.
+        The leader epoch of the receipt's last record is negative if unknown: without one, the next owner cannot
+        notice that brokers have lost records before the committed offset.
 
-        Conflict where it is not known whether they do, or another owner was faster; NotCommitted where they do not.
+        Raises OutcomeUnknown where it is not known whether they do, Conflict where another owner was faster, and
+        NotCommitted where they do not.
         """
         if not self.began:
             return
-        metadata = OffsetMetadata.of(claim).text()
-        at = TopicPartition(claim.topic, claim.partition, end, metadata=metadata, leader_epoch=leader_epoch)
+        assignment, end, leader_epoch = receipt.assignment, receipt.offsets.end, receipt.last_record.leader_epoch
+        metadata = OffsetMetadata.of(assignment.at(end)).text()
+        at = TopicPartition(assignment.topic, assignment.partition, end, metadata=metadata, leader_epoch=leader_epoch)
         try:
             self._producer.send_offsets_to_transaction([at], group_metadata, TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
@@ -211,7 +214,7 @@ class TransactionalWriter(Writer):
             if e.args[0].txn_requires_abort():
                 raise NotCommitted(f"a transaction was aborted: {sentence(e)}") from e
             # Fenced, timed out or cut off: it may have come about. Only a new producer, which ends it, can tell.
-            raise Conflict(
+            raise OutcomeUnknown(
                 f"it is not known whether a transaction was committed ({sentence(e)}): asking Kafka"
             ) from e
         self.began, self.events = False, 0

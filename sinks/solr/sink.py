@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from flafka.plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Retry, require
+from flafka.plugins import Assignment, Batch, Caution, EventId, FlafkaError, Origin, Retry, require
 from flafka.plugins.morphline.record import Failed
 from flafka.sinks.bulk import DocumentsSink, RequestRefused
 from flafka.sinks.solr.config import SolrConfig
@@ -241,7 +241,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         self.reset()
         return [told[id] for id in batch.ids()]
 
-    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+    def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
         """Find documents, committed or not: by the id of the event, or as the event makes them."""
         own = self.config.morphline_file is None and self.config.document_id == "%[id]"
         if batch is None and not own:
@@ -266,7 +266,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             return {"missing": f"{self._url} has no document {name}"}
         return {"collection": self._url, "id": name, "document": document}
 
-    def repeats(self, claim: PartitionClaim) -> str:
+    def repeats(self, assignment: Assignment) -> str:
         """Documents replace themselves; where others have their ids too, an older one would replace a newer one."""
         if self.config.morphline_file is not None or self.config.document_id == "%[id]":
             return ""

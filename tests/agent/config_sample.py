@@ -96,8 +96,8 @@ class FlumeKafkaConfig(KafkaConfig):
 class Kafka(KafkaBackedChannel[KafkaConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    put = reader = positions = starts = ends = vacant = members = NotImplemented
-    confirm = record = restore = decode = redelivery = NotImplemented
+    put = reader = committed = starts = ends = vacant = members = NotImplemented
+    confirm = commit_offsets = restore = decode = redelivery = NotImplemented
     replication = 3
     holds_batches = True
 
@@ -115,7 +115,7 @@ class FilesConfig(Config):
 class Files(CommittingSink[FilesConfig]):
     type_name = "hdfs"
     aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
-    resume = due = stage = commit = noted = reset = write = NotImplemented
+    resume = due = stage = commit = reset = write = NotImplemented
 
 
 class IndexConfig(Config):

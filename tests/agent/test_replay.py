@@ -16,7 +16,8 @@ from flafka.agent.cli import main
 from flafka.agent.config import load
 from flafka.agent.runner import replaying
 from flafka.agent.runner.local.alone import Hangs
-from flafka.plugins import Components, FlafkaError, PartitionClaim
+from flafka.plugins import Assignment, Components, FlafkaError, KafkaStream, OffsetRange
+from tests.fixtures.partitions import assignment
 
 CONF = """
 a1.sources = s
@@ -59,14 +60,14 @@ def test_a_span_from_before_1970_is_one_from_the_beginning(conf: Path, monkeypat
 class Topic:
     """A channel with one partition, whose span, records 5 to 7, holds ends of transactions alone."""
 
-    def __init__(self, position: int | None) -> None:
-        self.position = position
+    def __init__(self, offset: int | None) -> None:
+        self.offset = offset
 
-    def stream(self, group: str | None) -> Any:
-        return PartitionClaim("", "", "", group or "g", 0, 0)
+    def stream(self, group: str | None) -> KafkaStream:
+        return KafkaStream("", "", group or "g")
 
-    def positions(self, group: str | None) -> dict[PartitionClaim, int | None]:
-        return {PartitionClaim("cluster", "web-logs", "id", group or "g", 0, 0): self.position}
+    def committed(self, group: str | None) -> list[Assignment]:
+        return [assignment("cluster", "web-logs", "id", group or "g", 0, 0, next_offset=self.offset)]
 
     def at(self, time: int) -> dict[int, int]:
         return {0: {1: 5, 2: 8}[time]}
@@ -78,21 +79,22 @@ class Topic:
         return True
 
 
-@pytest.mark.parametrize(("position", "begun"), [(None, False), (5, True)])
+@pytest.mark.parametrize(("offset", "begun"), [(None, False), (5, True)])
 def test_a_span_that_holds_nothing_is_not_taken_for_a_replay_that_is_complete(
-    conf: Path, position: int | None, begun: bool
+    conf: Path, offset: int | None, begun: bool
 ) -> None:
     spec, problems = load(conf, components=Components())
     assert spec is not None, problems
-    topic: Any = Topic(position)
-    planned = replaying._planned(spec, spec.sinks[0], topic, topic.positions("g"), 1, 2)
+    topic: Any = Topic(offset)
+    planned = replaying._planned(spec, spec.sinks[0], topic, topic.committed("g"), 1, 2)
     assert (planned.records, planned.begun) == (0, begun)
 
 
 def test_a_sink_that_hangs_ends_the_command(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python itself would wait for the sink's threads without end."""
     end = threading.Event()
-    part = replaying.Part(0, 5, 8, 5, 0, None)
+    start = assignment("", "", "", "g", 0, 0, next_offset=5)
+    part = replaying.Part(OffsetRange(5, 8), start, 0, None)
 
     class Planned(replaying.Replay):
         def repeats(self) -> str:
@@ -105,7 +107,7 @@ def test_a_sink_that_hangs_ends_the_command(conf: Path, monkeypatch: pytest.Monk
     @contextmanager
     def replay_of(spec: Any, name: str, start: int, end: int) -> Iterator[Any]:
         none: Any = None
-        yield Planned(spec, spec.sinks[0], none, {0: PartitionClaim("", "", "", "g", 0, 0)}, (part,))
+        yield Planned(spec, spec.sinks[0], none, (part,))
 
     def leave(code: int) -> None:
         raise SystemExit(code + 40)

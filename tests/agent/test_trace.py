@@ -15,7 +15,8 @@ from flafka.agent.config import load
 from flafka.agent.runner.deadletters.stored import StoredDeadLetter
 from flafka.agent.topology import AgentSpec
 from flafka.agent.tracing import SinkTrace, _asked, _at, _once_a_group, id_in
-from flafka.plugins import Batch, Components, Event, EventId, FlafkaError, Origin, PartitionClaim, Whereabouts
+from flafka.plugins import Batch, Components, Event, EventId, FlafkaError, Origin, Whereabouts
+from tests.fixtures.partitions import assignment
 
 CONF = """
 a1.sources = s
@@ -93,7 +94,7 @@ def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "kept", "state", "why"),
+    ("offset", "kept", "state", "why"),
     [
         (5, True, "dead letter", "the body is no JSON object"),
         (5, False, "missing", "at record 5; the sink's interceptors reject it: the body is no JSON object"),
@@ -101,7 +102,7 @@ def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
     ],
 )
 def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
-    conf: Path, position: int, kept: bool, state: str, why: str
+    conf: Path, offset: int, kept: bool, state: str, why: str
 ) -> None:
     conf.write_text(
         CONF + "a1.sinks.k.interceptors = j\na1.sinks.k.interceptors.j.type = json\n"
@@ -111,9 +112,9 @@ def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
     assert found is not None, problems
     (sink,) = found.sinks
     batch = Batch.of([Event(b"no JSON")], Origin.of_records("m", 0, [4], [0]))
-    id, claim = batch.id(0), PartitionClaim("cluster", "m", "", "group", 0, 0)
+    id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "the body is no JSON object", Event(b""), 0, False, False)
-    told = _at(sink, id, Whereabouts({}, None, "", {None: (claim, position)}), batch, (letter,) if kept else ())
+    told = _at(sink, id, Whereabouts({}, None, "", {None: committed}), batch, (letter,) if kept else ())
     assert (told.state, told.places) == (state, ())
     assert why in told.why
 
@@ -137,20 +138,20 @@ def test_a_sink_that_breaks_when_it_is_asked_is_unknown_and_ends_nothing() -> No
         ([], "dead letter", 0),
     ],
 )
-@pytest.mark.parametrize("position", [4, 5])
+@pytest.mark.parametrize("offset", [4, 5])
 def test_a_rejected_event_is_not_taken_for_one_of_the_records_of_its_file(
     spec: AgentSpec,
     places: list[dict[str, Any]],
     state: str,
     left: int,
-    position: int,
+    offset: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (sink,) = spec.sinks
     monkeypatch.setattr(sink.cls, "trace", lambda *_: places)
     batch = Batch.of([Event(b"no datum")], Origin.of_records("m", 0, [4], [0]))
-    id, claim = batch.id(0), PartitionClaim("cluster", "m", "", "group", 0, 0)
+    id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "it is no datum", Event(b""), 0, False, False)
     for known in (batch, None):
-        told = _at(sink, id, Whereabouts({}, None, "", {None: (claim, position)}), known, (letter,))
+        told = _at(sink, id, Whereabouts({}, None, "", {None: committed}), known, (letter,))
         assert (told.state, len(told.places)) == (state, left)

@@ -1,10 +1,10 @@
 """File channels in directories of a test, and one that reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flafka.channels.file import FileChannel, FileChannelConfig
-from flafka.plugins import Batch, Event, PartitionClaim, Reader, Taken
+from flafka.plugins import Assignment, Batch, Event, PolledBatch, Reader
 
 OPTIONS = {"maxFileSize": str(1 << 20), "minimumRequiredSpace": str(1 << 20)}
 
@@ -13,36 +13,36 @@ class Owner:
     """Delivers what it takes when it has to give it up."""
 
     def __init__(self) -> None:
-        self.claims: dict[int, PartitionClaim] = {}
+        self.assignments: dict[int, Assignment] = {}
         self.reader: Reader | None = None
-        self.got: list[Taken] = []
+        self.got: list[PolledBatch] = []
         self.answer: Mapping[int, int] = {}
-        """Where a sink's own record says that partitions begin."""
+        """By partition: where the commit log of a sink ends."""
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        self.claims.update({claim.partition: claim for claim in committed})
-        return {claim: self.answer.get(claim.partition, position) for claim, position in committed.items()}
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
+        self.assignments.update({one.partition: one for one in committed})
+        return [one.at(self.answer.get(one.partition, one.next_offset)) for one in committed]
 
     def revoked(self, partitions: set[int]) -> None:
         self.commit()
         for partition in partitions:
-            del self.claims[partition]
+            del self.assignments[partition]
 
     def lost(self, partitions: set[int]) -> None:
         raise AssertionError("a file channel takes nothing away from a reader that could commit it")
 
     def commit(self) -> None:
         assert self.reader is not None
-        ends = {taken.partition: taken.end for taken in self.got}
-        self.reader.commit({self.claims[partition]: end for partition, end in ends.items()})
+        ends = {polled.assignment.partition: polled.offsets.end for polled in self.got}
+        self.reader.commit([self.assignments[partition].at(end) for partition, end in ends.items()])
         self.got.clear()
 
     def take_all(self) -> list[bytes]:
         assert self.reader is not None
         bodies: list[bytes] = []
-        while (taken := self.reader.take(0)) is not None:
-            self.got.append(taken)
-            bodies += taken.batch.bodies.to_pylist()
+        while (polled := self.reader.take(0)) is not None:
+            self.got.append(polled)
+            bodies += polled.batch.bodies.to_pylist()
         return bodies
 
 

@@ -18,14 +18,14 @@ def test_what_is_put_is_taken_in_order_and_again_after_a_rewind(tmp_path: Path) 
     files.put(events(3))
     owner = consumer(files)
     assert owner.reader is not None
-    taken = owner.reader.take(0)
-    assert taken is not None, "small puts are handed out together"
-    assert [event.headers["n"] for event in taken.batch] == ["1", "2", "3"]
-    assert len({*taken.batch.ids()}) == 3
-    owner.reader.rewind({0: taken.start})
+    polled = owner.reader.take(0)
+    assert polled is not None, "small puts are handed out together"
+    assert [event.headers["n"] for event in polled.batch] == ["1", "2", "3"]
+    assert len({*polled.batch.ids()}) == 3
+    owner.reader.rewind([polled.assignment.at(polled.offsets.start)])
     again = owner.reader.take(0)
     assert again is not None
-    assert again.batch.ids() == taken.batch.ids()
+    assert again.batch.ids() == polled.batch.ids()
     files.close()
 
 
@@ -98,7 +98,7 @@ def test_a_full_channel_blocks_until_a_sink_takes_its_events(tmp_path: Path) -> 
     with pytest.raises(Retry, match="no room"):
         files.put(events(6))
     assert owner.reader is not None
-    owner.reader.rewind({0: owner.got[0].start})
+    owner.reader.rewind([owner.assignments[0].at(owner.got[0].offsets.start)])
     owner.got.clear()
     assert len(owner.take_all()) == 5
     files.put(events(6, 7))
@@ -217,9 +217,9 @@ def test_an_event_is_found_by_its_id_until_it_is_delivered(tmp_path: Path) -> No
     onlooker = channel(tmp_path)  # another process's, while the channel is open
     found = onlooker.find(id, {None})
     assert found is not None
-    assert found.taken is not None
-    assert (found.missing, found.taken.batch.ids()[1], [*found.taken.batch][1].body) == ("", id, b"b")
-    assert found.positions[None][1] == 0
+    assert found.polled is not None
+    assert (found.missing, found.polled.batch.ids()[1], [*found.polled.batch][1].body) == ("", id, b"b")
+    assert found.committed[None].next_offset == 0
     outside = onlooker.find(id._replace(index=7), {None})
     assert outside is not None
     assert outside.missing == "entry 0 holds 2 events, numbered from 0"
@@ -232,7 +232,7 @@ def test_an_event_is_found_by_its_id_until_it_is_delivered(tmp_path: Path) -> No
     owner.commit()
     gone = onlooker.find(id, {None})
     assert gone is not None
-    assert (gone.taken, gone.missing) == (None, "it was delivered, and its file was deleted")
+    assert (gone.polled, gone.missing) == (None, "it was delivered, and its file was deleted")
     writer.close()
 
 

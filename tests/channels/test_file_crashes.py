@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flafka.plugins import Batch, Event
+from flafka.plugins import Assignment, Batch, Event
 from tests.channels.file_running import consumer, events, opened, segments
 from tests.fixtures.memory import room
 from tests.fixtures.processes import Forked
@@ -117,10 +117,10 @@ class Model(RuleBasedStateMachine):
     @rule()
     def rewind(self) -> None:
         assert self.owner.reader is not None
-        starts: dict[int, int] = {}
-        for taken in self.owner.got:
-            starts.setdefault(taken.partition, taken.start)
-        self.owner.reader.rewind(starts)
+        starts: dict[int, Assignment] = {}
+        for polled in self.owner.got:
+            starts.setdefault(polled.assignment.partition, polled.assignment.at(polled.offsets.start))
+        self.owner.reader.rewind(starts.values())
         self.owner.got.clear()
         self.taken = 0
 

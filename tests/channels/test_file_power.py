@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from flafka.agent.flumechannel.importing import import_events
 from flafka.channels.file import FileChannel
 from flafka.channels.file.lock import Lock
 from flafka.channels.spillable import SpillableMemoryChannel
-from flafka.plugins import Batch, Event, PartitionClaim
+from flafka.plugins import Assignment, Batch, Event
 from tests.agent.test_flume_channel import left, plain
 from tests.channels.file_running import Owner, channel
 from tests.fixtures.examples import some
@@ -68,7 +68,7 @@ class Known:
         self.committed: set[bytes] = set()
         """Events of commits that have returned, or that the sink's own record has."""
         self.record: dict[str, int] = {}
-        """The sink's own commit log: by `PartitionClaim.topic_id`, up to where."""
+        """The sink's own commit log: by `TopicPartition.topic_id`, up to where."""
         self.ids: dict[str, bytes] = {}
         """By id that a sink was given: the event."""
 
@@ -115,9 +115,10 @@ class Sink(Owner):
         self.known = known
         self.reader = files.reader(self, group=None, member="k")
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        self.claims.update({claim.partition: claim for claim in committed})
-        return {claim: max(self.known.record.get(claim.topic_id, 0), at or 0) for claim, at in committed.items()}
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
+        self.assignments.update({one.partition: one for one in committed})
+        ends = self.known.record
+        return [one.at(max(ends.get(one.topic_partition.topic_id, 0), one.next_offset or 0)) for one in committed]
 
     def taken(self) -> dict[str, bytes]:
         """The ids of what is taken and not committed, and the bodies."""
@@ -173,7 +174,7 @@ def live(
                         bodies = tuple(sink.taken().values())
                         say("begun", bodies)
                         if chances.random() < recorded:
-                            ends = {sink.claims[taken.partition].topic_id: taken.end for taken in sink.got}
+                            ends = {one.assignment.topic_partition.topic_id: one.offsets.end for one in sink.got}
                             say("recorded", (ends, bodies))
                         sink.commit()
                         say("committed", bodies)

@@ -1,15 +1,15 @@
-"""The file channel with several readers, and with sinks that have a record of their own."""
+"""The file channel with several readers, and with sinks that have a commit log of their own."""
 
 import base64
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from flafka.channels.file.reader import FileReader
-from flafka.plugins import FlafkaError, PartitionClaim, Retry
+from flafka.plugins import Assignment, FlafkaError, Retry
 from tests.channels.file_running import Owner, channel, consumer, events, opened
 
 
@@ -19,9 +19,9 @@ def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path)
     asked, go_on = threading.Event(), threading.Event()
 
     class Slow(Owner):
-        """Looks at its record for a while before it begins."""
+        """Looks at its commit log for a while before it begins."""
 
-        def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
             asked.set()
             assert go_on.wait(60)
             return super().assigned(committed)
@@ -71,7 +71,7 @@ def test_readers_share_the_events_and_one_that_leaves_gives_them_to_the_others(t
     files.close()
 
 
-def test_a_sinks_own_record_moves_the_position_and_is_kept_with_it(tmp_path: Path) -> None:
+def test_a_sinks_own_commit_log_moves_the_offset_and_is_kept_with_it(tmp_path: Path) -> None:
     files = opened(tmp_path)
     for n in range(3):
         files.put(events(n))
@@ -79,14 +79,14 @@ def test_a_sinks_own_record_moves_the_position_and_is_kept_with_it(tmp_path: Pat
     owner.answer = {0: 2}
     assert owner.take_all() == [b"2"]
     assert files.metrics.get("ChannelSize") == 1
-    claim = owner.claims[0]._replace(epoch=5, record="hdfs:/x/.flafka")
+    delivered = owner.assignments[0].of(epoch=5, commit_log="hdfs:/x/.flafka").at(3)
     assert owner.reader is not None
-    owner.reader.commit({claim: 3})
+    owner.reader.commit([delivered])
     files.close()
     files = opened(tmp_path)
     owner = consumer(files)
     owner.take_all()
-    assert owner.claims[0] == claim
+    assert owner.assignments[0] == delivered
     files.close()
 
 
@@ -117,7 +117,8 @@ def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path)
     ids = {*owner.got[0].batch.ids()}
     owner.answer = {0: 7}
     with pytest.raises(Retry, match="new ids"):
-        owner.reader.rewind({0: 7})  # as after Conflict: the clone has delivered entries that this process never had
+        # As after Conflict: the clone has delivered entries that this process never had.
+        owner.reader.rewind([owner.assignments[0].at(7)])
     with pytest.raises(Retry, match="new ids"):
         owner.reader.take(0)
     owner.reader.close()
@@ -172,7 +173,7 @@ def test_a_directory_of_version_1_is_read(tmp_path: Path, caplog: pytest.LogCapt
     owner = consumer(files)
     assert owner.take_all() == [b"1"]
     assert [str(id) for id in owner.got[0].batch.ids()] == ["files~406348cc13-0-1-0"]
-    assert owner.claims[0].record == "hdfs:/x/.flafka"
+    assert owner.assignments[0].generation.commit_log == "hdfs:/x/.flafka"
     files.close()
     assert not caplog.records
 
@@ -207,7 +208,7 @@ def test_after_a_reset_a_sink_begins_a_new_commit_log(tmp_path: Path) -> None:
     owner = consumer(files)
     owner.take_all()
     assert owner.reader is not None
-    owner.reader.commit({owner.claims[0]._replace(record="hdfs:/wrong/.flafka"): 1})
+    owner.reader.commit([owner.assignments[0].of(commit_log="hdfs:/wrong/.flafka").at(1)])
     changes: list[tuple[str, str]] = []
     with pytest.raises(Retry, match="used by channel files already"):
         channel(tmp_path).reset(changes.extend, earliest=False)
@@ -217,8 +218,8 @@ def test_after_a_reset_a_sink_begins_a_new_commit_log(tmp_path: Path) -> None:
         files = opened(tmp_path)
         owner = consumer(files)
         assert owner.take_all() == left
-        assert owner.claims[0].record == ""
-        assert owner.claims[0].epoch > 0
+        assert owner.assignments[0].generation.commit_log == ""
+        assert owner.assignments[0].generation.epoch > 0
         files.close()
     assert [change for change in changes if change[0] == "partition 0"] == [
         ("partition 0", "continues at entry 1, with a new commit log of its sink"),
@@ -236,7 +237,7 @@ def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
     files = opened(tmp_path)
     found = channel(tmp_path).find(id, {None})
     assert found is not None
-    assert found.taken is not None
+    assert found.polled is not None
     owner = consumer(files)
     owner.take_all()
     owner.commit()
@@ -244,7 +245,19 @@ def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
     opened(tmp_path).close()
     gone = channel(tmp_path).find(id, {None})
     assert gone is not None
-    assert (gone.taken, gone.missing) == (None, "it was delivered, and its file was deleted")
+    assert (gone.polled, gone.missing) == (None, "it was delivered, and its file was deleted")
+
+
+def test_what_is_taken_after_a_rewind_has_the_generation_of_the_rewind(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    owner = consumer(files)
+    owner.take_all()
+    assert owner.reader is not None
+    owner.reader.rewind([owner.assignments[0].of(epoch=5).at(0)])
+    owner.take_all()
+    assert [one.assignment.generation.epoch for one in owner.got] == [0, 5]
+    files.close()
 
 
 def test_attempts_that_fail_do_not_add_up(tmp_path: Path) -> None:
@@ -255,6 +268,6 @@ def test_attempts_that_fail_do_not_add_up(tmp_path: Path) -> None:
     assert isinstance(reader, FileReader)
     for _ in range(10):
         assert owner.take_all() == [b"1"]
-        reader.rewind({0: owner.got.pop().start})
+        reader.rewind([owner.assignments[0].at(owner.got.pop().offsets.start)])
     assert sorted(reader._bounds[0]) == [0, 1]
     files.close()

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flafka.channels.kafka.consumer import Fetched
-from flafka.plugins import PartitionClaim
+from flafka.plugins import LastRecord
 from flafka.plugins.kafka.consumer import weight
+from tests.fixtures.partitions import assignment
 
-CLAIMS = [PartitionClaim("cluster", "t", "id", "g", -1, partition) for partition in range(3)]
+ASSIGNMENTS = [assignment("cluster", "t", "id", "g", -1, partition) for partition in range(3)]
 PARTITIONS = st.sampled_from(range(3))
 
 
@@ -53,7 +54,7 @@ class Message(NamedTuple):
 
 def started(*partitions, at=0):
     fetched = Fetched(threading.Condition())
-    fetched.add({CLAIMS[partition]: at for partition in partitions}, {})
+    fetched.add([ASSIGNMENTS[partition].at(at) for partition in partitions])
     return fetched
 
 
@@ -81,7 +82,7 @@ class Reading(RuleBasedStateMachine):
     @rule(partition=PARTITIONS, at=st.integers(0, 9))
     def assigned(self, partition, at):
         if partition not in self.broker:
-            self.fetched.add({CLAIMS[partition]: at}, {})
+            self.fetched.add([ASSIGNMENTS[partition].at(at)])
             self.broker[partition] = self.due[partition] = at
 
     @rule(partition=PARTITIONS)
@@ -101,7 +102,7 @@ class Reading(RuleBasedStateMachine):
     @rule(partition=PARTITIONS, back=st.integers(0, 5))
     def rewind(self, partition, back):
         to = max(0, self.due.get(partition, 0) - back)
-        self.fetched.rewind({partition: to})
+        self.fetched.rewind([ASSIGNMENTS[partition].at(to)])
         if partition in self.due:
             self.due[partition] = to
 
@@ -129,15 +130,15 @@ class Reading(RuleBasedStateMachine):
         assert (found is not None) == ready
         if found is None:
             return
-        claim, records = found
+        partition, records = found[0].partition, found[1]
         for _ in range(most):
             record = next(records, None)
             if record is None:
                 break
-            assert record.offset == self.due[claim.partition], "in order, and each once"
-            self.due[claim.partition] += 1
+            assert record.offset == self.due[partition], "in order, and each once"
+            self.due[partition] += 1
         if revoke:
-            self.revoked(claim.partition)
+            self.revoked(partition)
             assert next(records, None) is None
         records.close()
 
@@ -147,7 +148,8 @@ class Reading(RuleBasedStateMachine):
         waiting = {p: range(self.due[p], end) for p, end in self.broker.items() if p not in seeking}
         assert self.fetched.bytes == sum(weight(Message(p, n)) for p, numbers in waiting.items() for n in numbers)
         assert waiting_of(self.fetched) == sum(map(len, waiting.values()))
-        assert self.fetched.positions() == {p: self.due[p] if p in seeking else end for p, end in self.broker.items()}
+        next_offsets = {p: self.due[p] if p in seeking else end for p, end in self.broker.items()}
+        assert self.fetched.next_offsets() == next_offsets
         assert self.fetched.firsts() == self.due
 
 
@@ -161,8 +163,8 @@ def test_partitions_take_turns():
     confirm(fetched)
     taken = []
     while found := fetched.hand_out():
-        claim, records = found
-        taken.append((claim.partition, next(records).offset))
+        of, records = found
+        taken.append((of.partition, next(records).offset))
         records.close()
     assert taken == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
@@ -171,17 +173,28 @@ def test_the_end_of_a_partition_that_ends_with_a_transaction_is_behind_it():
     fetched = started(0)
     fetched.keep(Message(0, 0))
     fetched.keep(Message(0, 2, end=True))
-    assert fetched.positions() == {0: 2}
+    assert fetched.next_offsets() == {0: 2}
     assert waiting_of(fetched) == 1
 
 
 def test_the_leader_epoch_is_that_of_the_record_before():
     fetched = started(0, 1)
-    fetched.add({CLAIMS[2]: 5}, {CLAIMS[2]: 3})
+    fetched.add([ASSIGNMENTS[2].at(5, LastRecord(leader_epoch=3))])
     for number, epoch in enumerate([4, 4, 6, 6], start=5):
         fetched.keep(Message(2, number, epoch))
     assert [fetched.leader_epoch(2, end) for end in range(4, 10)] == [-1, 3, 4, 4, 6, 6]
     assert fetched.leader_epoch(1, 5) == -1
+
+
+def test_what_is_handed_out_after_a_rewind_has_the_generation_of_the_rewind():
+    fetched = started(0)
+    fetched.rewind([ASSIGNMENTS[0].of(epoch=7).at(4), ASSIGNMENTS[1].at(4)])
+    assert fetched.seeks() == {0: 4}
+    fetched.keep(Message(0, 4))
+    confirm(fetched)
+    of, records = fetched.hand_out()
+    assert (of.generation.epoch, next(records).offset) == (7, 4)
+    assert fetched.assignments.keys() == {0}
 
 
 def test_nothing_is_kept_of_what_is_not_wanted():

@@ -46,7 +46,7 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
     monkeypatch.setattr(clients, "Consumer", Half)
     monkeypatch.setattr("flafka.channels.kafka.topic.REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry, match="topic t cannot be looked at: "):
-        TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
+        TopicLookup({}, "t", "g", lambda records, assignment: None).at(1)
 
 
 def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +55,6 @@ def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPa
     Half.groups.clear()
     monkeypatch.setattr("flafka.channels.kafka.topic.REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry):
-        TopicLookup({}, "t", "g", lambda records, claim: None).at(1)
+        TopicLookup({}, "t", "g", lambda records, assignment: None).at(1)
     assert not [*stored.records(KafkaStream("127.0.0.1:1", "t", "g"), "t.deadletters")]
     assert Half.groups == ["g", "g"]

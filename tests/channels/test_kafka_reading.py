@@ -10,8 +10,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from flafka.agent.services.running import until
 from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.records import decode
-from flafka.plugins import FlafkaError, Metrics, PartitionClaim, Retry
+from flafka.plugins import FlafkaError, Metrics, Retry
 from flafka.plugins.kafka.offsets import OffsetMetadata
+from tests.fixtures.partitions import assignment
 
 
 class RebalanceListener:
@@ -21,9 +22,9 @@ class RebalanceListener:
         self.start, self.told, self.committed = start, [], {}
 
     def assigned(self, committed):
-        self.told.append({claim.partition for claim in committed})
-        self.committed.update(committed)
-        return dict.fromkeys(committed, self.start)
+        self.told.append({one.partition for one in committed})
+        self.committed.update({one.partition: one for one in committed})
+        return [one.at(self.start) for one in committed]
 
     def revoked(self, partitions):
         pass
@@ -59,10 +60,10 @@ def reading(brokers, topic, owner, ids=None):
     session = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 500}
     return KafkaReader(
         {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0, **session},
-        PartitionClaim("cluster", topic, "", topic, 0, -1),
+        assignment("cluster", topic, "", topic, 0, -1),
         owner,
         Metrics(),
-        lambda records, claim: decode(records, claim, parse_as_flume_event=False),
+        lambda records, of: decode(records, of, parse_as_flume_event=False),
         ids or Ids(),
         logging.getLogger("a1.channels.c1"),
     )
@@ -139,7 +140,7 @@ def test_a_rewind_drops_what_waits_to_be_confirmed(brokers):
     consumer = reading(brokers, "rewound", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
-        consumer.rewind({0: 4})
+        consumer.rewind([consumer._fetched.assignments[0].at(4)])
         ids.held = False
         ids.answer("first")
         assert bodies(consumer, 6) == [b"%d" % number for number in range(4, 10)]
@@ -183,7 +184,7 @@ def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhi
         consumer.close()
 
 
-def test_a_group_begins_under_the_claim_that_it_commits(brokers):
+def test_a_group_begins_in_the_generation_that_it_commits(brokers):
     numbered(brokers, "begins", range(10))
 
     class Further(RebalanceListener):
@@ -191,7 +192,7 @@ def test_a_group_begins_under_the_claim_that_it_commits(brokers):
 
         def assigned(self, committed):
             super().assigned(committed)
-            return {claim: None if claim.partition else 3 for claim in committed}
+            return [one.at(None if one.partition else 3) for one in committed]
 
     owner = Further(start=None)
     consumer = reading(brokers, "begins", owner)
@@ -199,9 +200,24 @@ def test_a_group_begins_under_the_claim_that_it_commits(brokers):
         assert bodies(consumer, 7)[0] == b"3"
     finally:
         consumer.close()
-    (claim,) = (claim for claim in owner.committed if claim.partition == 0)
-    assert claim == PartitionClaim("cluster", "begins", "first", "begins", 0, 0)
-    assert offsets_of(brokers, "begins", "begins") == (3, OffsetMetadata.of(claim))
+    committed = owner.committed[0]
+    assert committed == assignment("cluster", "begins", "first", "begins", 0, 0)
+    assert offsets_of(brokers, "begins", "begins") == (3, OffsetMetadata.of(committed))
+
+
+def test_a_reader_tells_the_last_record_that_it_hands_out_and_commits_its_leader_epoch_alone(brokers):
+    numbered(brokers, "last", range(10))
+    consumer = reading(brokers, "last", RebalanceListener(start=None))
+    try:
+        polled = None
+        while polled is None:
+            polled = consumer.take(1)
+        end, last = polled.offsets.end, polled.last_record
+        assert min(last) >= 0
+        consumer.commit([polled.assignment.at(end, last)])
+    finally:
+        consumer.close()
+    assert offsets_of(brokers, "last", "last") == (end, OffsetMetadata.of(polled.assignment.at(end)))
 
 
 @pytest.mark.parametrize(
@@ -228,8 +244,9 @@ def test_a_group_goes_on_where_it_stands_in_this_very_topic(brokers, metadata, f
         assert bodies(consumer, 6)[0] == first
     finally:
         consumer.close()
-    (claim,) = (claim for claim in owner.committed if claim.partition == 0)
-    assert (claim.topic_id, claim.ids, claim.epoch) == ("first", ids, epoch)
+    committed = owner.committed[0]
+    assert committed.topic_partition.topic_id == "first"
+    assert (committed.generation.id_scheme, committed.generation.epoch) == (ids, epoch)
 
 
 def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monkeypatch):
@@ -240,7 +257,7 @@ def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monke
     assert not producer.flush(180)
     consumer = reading(brokers, "busy", RebalanceListener(start=5))
     try:
-        until(lambda: consumer.error or consumer._fetched.claims)  # the sink is at work, and takes nothing
+        until(lambda: consumer.error or consumer._fetched.assignments)  # the sink is at work, and takes nothing
         taken = []
         with pytest.raises(Retry, match="its sink was busy"):
             until(lambda: taken.append(consumer.take(1)) or taken[-1] is not None)

@@ -11,18 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, records
-from flafka.plugins import Batch, Event, EventId, PartitionClaim, Record
+from flafka.plugins import Batch, Event, EventId, LastRecord, OffsetRange, PolledBatch, Record
 from flafka.plugins.shared import flumeevent
+from tests.fixtures.partitions import assignment
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))
-CLAIM = PartitionClaim("", "topic", "", "", 0, 2)
+ASSIGNMENT = assignment("", "topic", "", "", 0, 2)
+PREFIX = ASSIGNMENT.id_prefix
 
 
-def read(given: list[Record], *, parse: bool = True, group: str = "") -> list[records.Taken]:
+def read(given: list[Record], *, parse: bool = True, group: str = "") -> list[PolledBatch]:
     left: Iterator[Record] = iter(given)
     taken = []
-    while (one := records.decode(left, CLAIM._replace(group=group), parse_as_flume_event=parse)) is not None:
+    while (one := records.decode(left, ASSIGNMENT.of(group=group), parse_as_flume_event=parse)) is not None:
         taken.append(one)
     return taken
 
@@ -124,9 +126,9 @@ def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> Non
     assert [event for one in taken for event in one.batch] == [event for _, event in written]
     ids = [id for one in taken for id in one.batch.ids()]
     assert [(id.topic, id.partition, id.offset, id.index) for id in ids] == [
-        (CLAIM.stem, 2, 5 + n, 0) for n in range(len(written))
+        (PREFIX, 2, 5 + n, 0) for n in range(len(written))
     ]
-    assert [(one.start, one.end) for one in taken] == [(5, 5 + len(written))]
+    assert [one.offsets for one in taken] == [OffsetRange(5, 5 + len(written))]
 
 
 @given(st.sampled_from(["arrow", "flume", "raw"]), EVENTS)
@@ -134,20 +136,18 @@ def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(fo
     config, _ = KafkaChannelConfig.parse({"format": form})
     assert config is not None
     again = (
-        KafkaChannel(config)
-        .redelivery(event, EventId(CLAIM.stem, 2, 3, 4), 5, "mine")
-        ._replace(offset=31, timestamp=32)
+        KafkaChannel(config).redelivery(event, EventId(PREFIX, 2, 3, 4), 5, "mine")._replace(offset=31, timestamp=32)
     )
     given = [of_flume(30, Event(b"before")), again, of_flume(32, Event(b"after"))]
     (taken,) = read(given, group="mine")
-    assert (taken.start, taken.end) == (30, 33)
+    assert taken.offsets == OffsetRange(30, 33)
     assert list(taken.batch) == [Event(b"before"), event, Event(b"after")]
-    assert taken.batch.ids() == [EventId(CLAIM.stem, 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
+    assert taken.batch.ids() == [EventId(PREFIX, 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
     assert taken.batch.origin is not None
     assert taken.batch.origin.timestamps.tolist() == [7, 5, 7]
-    assert taken.fresh().ids() == [EventId(CLAIM.stem, 2, 30, 0), EventId(CLAIM.stem, 2, 32, 0)]
+    assert taken.fresh().ids() == [EventId(PREFIX, 2, 30, 0), EventId(PREFIX, 2, 32, 0)]
     (taken,) = read(given, group="other")
-    assert (taken.start, taken.end) == (30, 33)
+    assert taken.offsets == OffsetRange(30, 33)
     assert list(taken.batch) == [Event(b"before"), Event(b"after")]
 
 
@@ -155,15 +155,15 @@ def test_a_replayed_record_is_decoded_as_it_was() -> None:
     """One that a newer agent wrote, once this one is as new."""
     whole = of_arrow(3, Event(b"a"), Event(b"b"))
     newer = Record(3, 7, b"k", whole.value, [("trace", b"1"), (records.FORMAT, b"arrow/9")])
-    again = records.readdressed(newer, EventId(CLAIM.stem, 2, 3, 0), 5, "mine")
+    again = records.readdressed(newer, EventId(PREFIX, 2, 3, 0), 5, "mine")
     (taken,) = read([again._replace(offset=31)], group="mine")
     (unread,) = taken.undecodable
-    assert unread.id == (CLAIM.stem, 2, 3, 0)
+    assert unread.id == (PREFIX, 2, 3, 0)
     assert (unread.record.value, unread.record.key) == (newer.value, newer.key)
     assert sorted(unread.record.headers) == sorted(newer.headers)
-    again = records.readdressed(whole, EventId(CLAIM.stem, 2, 3, 0), 5, "mine")
+    again = records.readdressed(whole, EventId(PREFIX, 2, 3, 0), 5, "mine")
     (taken,) = read([again._replace(offset=31)], group="mine")
-    assert taken.batch.ids() == [(CLAIM.stem, 2, 3, 0), (CLAIM.stem, 2, 3, 1)]
+    assert taken.batch.ids() == [(PREFIX, 2, 3, 0), (PREFIX, 2, 3, 1)]
     (taken,) = read([again._replace(offset=31, headers=again.headers[:2])], group="mine")
     assert "marked as replayed, but without" in taken.undecodable[0].reason
 
@@ -195,14 +195,14 @@ def test_a_record_of_another_version_is_rejected_with_the_way_out(form: str) -> 
 def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
     plain = [of_flume(n, Event(b"%d" % n)) for n in range(25_000)]
     taken = read([*plain, of_arrow(25_000, *[Event(b"a")] * 30_000), of_raw(25_001, Event(b"last"))])
-    assert [(one.start, one.end, len(one.batch)) for one in taken] == [
-        (0, 10_000, 10_000),
-        (10_000, 20_000, 10_000),
-        (20_000, 25_001, 35_000),
-        (25_001, 25_002, 1),
+    assert [(one.offsets, len(one.batch)) for one in taken] == [
+        (OffsetRange(0, 10_000), 10_000),
+        (OffsetRange(10_000, 20_000), 10_000),
+        (OffsetRange(20_000, 25_001), 35_000),
+        (OffsetRange(25_001, 25_002), 1),
     ]
     assert taken[2].batch.id(4_999).offset == 24_999
-    assert taken[2].batch.id(34_999) == (CLAIM.stem, 2, 25_000, 29_999)
+    assert taken[2].batch.id(34_999) == (PREFIX, 2, 25_000, 29_999)
 
 
 def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
     assert "parseAsFlumeEvent = false" in reasons[0]
     assert "is arrow/9, and this agent reads arrow/1 and raw/1" in reasons[2]
     (taken,) = read(bad[:1])
-    assert (len(taken.batch), taken.start, taken.end) == (0, 50, 51)
+    assert (len(taken.batch), taken.offsets, taken.last_record) == (0, OffsetRange(50, 51), LastRecord(7))
 
 
 def test_without_parse_as_flume_event_any_record_is_a_body() -> None:

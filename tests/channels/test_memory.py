@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 
 from flafka.channels.memory import MemoryChannel, MemoryConfig
 from flafka.plugins import Batch, Event, Retry
-from flafka.plugins.conformance import ClaimsListener
+from flafka.plugins.conformance import AssignmentListener
 from tests.fixtures.examples import examples
 
 
 def ends(owner, *taken):
-    return {owner.claims[one.partition]: one.end for one in taken}
+    return [owner.assignments[one.assignment.partition].at(one.offsets.end) for one in taken]
+
+
+def begin(polled):
+    return [polled.assignment.at(polled.offsets.start)]
 
 
 def channel(**properties: str) -> MemoryChannel:
@@ -47,7 +51,7 @@ def test_what_is_put_is_taken_in_order():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    owner = ClaimsListener()
+    owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
     assert bodies(reader.take(0)) == [b"1", b"2"]
     assert bodies(reader.take(0)) == [b"3"]
@@ -58,10 +62,10 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    owner = ClaimsListener()
+    owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
-    first, second = reader.take(0), reader.take(0)
-    reader.rewind({first.partition: second.start})
+    _, second = reader.take(0), reader.take(0)
+    reader.rewind(begin(second))
     again = reader.take(0)
     assert again.batch.ids() == second.batch.ids()
     assert reader.take(0) is None
@@ -70,7 +74,7 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
 def test_a_full_channel_blocks_until_a_sink_takes_its_events():
     memory = channel(capacity="2", transactionCapacity="1")
     memory.put(events(1, 2))
-    reader = memory.reader(ClaimsListener(), group=None, member="k")
+    reader = memory.reader(AssignmentListener(), group=None, member="k")
     done = threading.Event()
     thread = threading.Thread(target=lambda: (memory.put(events(3)), done.set()))
     thread.start()
@@ -85,7 +89,7 @@ def test_a_full_channel_blocks_until_a_sink_takes_its_events():
 def test_only_what_waits_to_be_taken_has_room_taken(steps):
     memory = channel(capacity="10")
     memory.stopping.set()  # a put that finds no room raises
-    owner = ClaimsListener()
+    owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
     taken, waits = [], 0
     for step in steps:
@@ -101,7 +105,7 @@ def test_only_what_waits_to_be_taken_has_room_taken(steps):
         elif step == "commit" and taken:
             reader.commit(ends(owner, taken.pop(0)))
         elif step == "rewind" and taken:
-            reader.rewind({taken[0].partition: taken[0].start})
+            reader.rewind(begin(taken[0]))
             waits, taken = waits + len(taken), []
         elif step == "close":
             reader.close()
@@ -120,14 +124,14 @@ def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
     memory = channel()
     for _ in range(3):
         memory.put(Batch.of([Event(b"x" * 40)]))
-    owner = ClaimsListener()
+    owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
     pressed = []
     while reader.take(0):
         pressed.append(reader.pressed())
     assert pressed == sorted(pressed)
     assert pressed[-1]
-    reader.commit({owner.claims[1]: 3})
+    reader.commit([owner.assignments[1].at(3)])
     assert not reader.pressed()
 
 
@@ -135,19 +139,19 @@ def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
     memory = channel()
     for n in (1, 2, 3):
         memory.put(events(n))
-    owner = ClaimsListener()
+    owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
     first = reader.take(0)
     reader.take(0)
     reader.commit(ends(owner, first))
     reader.close()
-    other = memory.reader(ClaimsListener(), group=None, member="k")
+    other = memory.reader(AssignmentListener(), group=None, member="k")
     assert [bodies(other.take(0)), bodies(other.take(0))] == [[b"2"], [b"3"]]
 
 
 def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     memory = channel(capacity="10")
-    owner = ClaimsListener()
+    owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
     thread = threading.Thread(target=lambda: memory.put(events(*range(100))))
     thread.start()
@@ -169,12 +173,12 @@ def test_a_put_that_waits_for_room_wakes_when_the_agent_stops():
         memory.put(events(2))
 
 
-def test_two_readers_compete_and_their_positions_do_not_mix():
+def test_two_readers_compete_and_their_offsets_do_not_mix():
     memory = channel()
     for n in range(4):
         memory.put(events(n))
-    one, two = (memory.reader(ClaimsListener(), group=None, member="k") for _ in range(2))
+    one, two = (memory.reader(AssignmentListener(), group=None, member="k") for _ in range(2))
     taken = [one.take(0), two.take(0), one.take(0), two.take(0)]
     assert sorted(b for t in taken for b in bodies(t)) == [b"0", b"1", b"2", b"3"]
-    assert taken[0].partition != taken[1].partition
-    assert [t.start for t in taken] == [0, 0, 1, 1]
+    assert taken[0].assignment.partition != taken[1].assignment.partition
+    assert [t.offsets.start for t in taken] == [0, 0, 1, 1]

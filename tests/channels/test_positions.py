@@ -1,4 +1,4 @@
-"""Whose positions a group holds."""
+"""Committed offsets of a group, and what their metadata says."""
 
 import logging
 from types import SimpleNamespace
@@ -8,10 +8,11 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.channels.kafka.offsets import PartitionLog, claims_of
-from flafka.plugins import FlafkaError, PartitionClaim
+from flafka.channels.kafka.offsets import PartitionLog, assignments_of, with_last_record
+from flafka.plugins import FlafkaError, Generation, LastRecord
+from tests.fixtures.partitions import assignment
 
-CLAIM = PartitionClaim("cluster", "t", "now", "group", 0, -1)
+TEMPLATE = assignment("cluster", "t", "now", "group", 0, -1)
 LOG = logging.getLogger()
 
 
@@ -19,33 +20,53 @@ def at(partition, offset, metadata=""):
     return TopicPartition("t", partition, offset, metadata)
 
 
-def claim(partition, **said):
-    return CLAIM._replace(partition=partition, **said)
+def found_of(*committed, logged=None):
+    return assignments_of(TEMPLATE, committed, LOG, logged)
 
 
 def test_a_group_that_never_committed_has_the_ids_of_its_topic():
-    found = claims_of(CLAIM, [at(0, OFFSET_INVALID), at(1, OFFSET_INVALID)], LOG)
-    assert found == {claim(0): None, claim(1): None}
+    assert found_of(at(0, OFFSET_INVALID), at(1, OFFSET_INVALID)) == [TEMPLATE.of(partition=n) for n in (0, 1)]
 
 
 @pytest.mark.parametrize("metadata", ["", "of another program", '{"topic": "t"}'])
 def test_the_offset_of_a_flume_or_of_another_program_counts(metadata):
-    assert claims_of(CLAIM, [at(0, 4, metadata)], LOG) == {claim(0): 4}
+    assert found_of(at(0, 4, metadata)) == [TEMPLATE.of(partition=0).at(4)]
 
 
 def test_what_was_committed_for_this_topic_counts():
     said = "epoch=1790000000000&topic=now&ids=2&record=hdfs%3A%2Flogs%2F.flafka"
-    found = claims_of(CLAIM, [at(0, 4, said), at(1, OFFSET_INVALID)], LOG)
-    assert found == {
-        claim(0, epoch=1_790_000_000_000, record="hdfs:/logs/.flafka"): 4,
-        claim(1): None,
-    }
+    found = found_of(at(0, 4, said), at(1, OFFSET_INVALID))
+    assert found == [
+        TEMPLATE.of(partition=0, epoch=1_790_000_000_000, commit_log="hdfs:/logs/.flafka").at(4),
+        TEMPLATE.of(partition=1),
+    ]
+
+
+def test_the_last_record_is_that_of_the_metadata_and_of_the_leader_epoch_committed():
+    committed = TopicPartition("t", 0, 4, "topic=now&ids=2&time=1790000000000", leader_epoch=7)
+    assert [one.last_record for one in found_of(committed)] == [LastRecord(1_790_000_000_000, 7)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "ours", "theirs", "known"),
+    [
+        (4, LastRecord(), LastRecord(5, 7), LastRecord(5, 7)),
+        (4, LastRecord(6, 8), LastRecord(5, 7), LastRecord(6, 7)),
+        (4, LastRecord(6, 8), LastRecord(), LastRecord(6, 8)),
+        (5, LastRecord(6), LastRecord(5, 7), LastRecord(6)),
+        (None, LastRecord(), LastRecord(5, 7), LastRecord()),
+    ],
+)
+def test_a_committed_offset_tells_of_the_last_record_before_the_same_offset(offset, ours, theirs, known):
+    start, committed = TEMPLATE.of(epoch=3).at(offset, ours), TEMPLATE.at(4, theirs)
+    found = with_last_record(start, committed)
+    assert (found.generation, found.next_offset, found.last_record) == (Generation(3), offset, known)
 
 
 def test_what_was_committed_for_a_topic_deleted_since_does_not(caplog):
     caplog.set_level(logging.WARNING)
-    found = claims_of(CLAIM, [at(0, 4, "epoch=1790000000000&topic=before&ids=2&record=x")], LOG)
-    assert found == {claim(0): None}
+    found = found_of(at(0, 4, "epoch=1790000000000&topic=before&ids=2&record=x"))
+    assert found == [TEMPLATE.of(partition=0)]
     assert "group group stood at offset 4 of a topic t that was deleted" in caplog.text
 
 
@@ -66,15 +87,15 @@ WAY_OUT = (
 )
 def test_an_offset_of_another_version_is_refused_with_the_way_out(metadata, why):
     with pytest.raises(FlafkaError) as refused:
-        claims_of(CLAIM, [at(0, 4), at(1, 5, metadata)], LOG)
+        found_of(at(0, 4), at(1, 5, metadata))
     assert str(refused.value) == f"the offset of group group in t-1 {why}: {WAY_OUT}"
 
 
-def test_that_is_said_once_however_often_positions_are_asked_for(caplog):
+def test_that_is_said_once_however_often_offsets_are_asked_for(caplog):
     caplog.set_level(logging.WARNING)
-    told = set()
+    logged = set()
     for _ in range(3):
-        claims_of(CLAIM, [at(0, 4, "topic=before"), at(1, 5, "topic=before")], LOG, told)
+        found_of(at(0, 4, "topic=before"), at(1, 5, "topic=before"), logged=logged)
     assert [record.args[-1] for record in caplog.records] == [0, 1]
 
 
@@ -103,8 +124,8 @@ class OneLog:
         )
 
 
-def truncated(log, position, epoch):
-    return PartitionLog(log, claim(0)).truncated(position, epoch)
+def truncated(log, end, epoch):
+    return PartitionLog(log, TEMPLATE.of(partition=0)).truncated(end, epoch)
 
 
 @given(st.data())

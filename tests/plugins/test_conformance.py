@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,19 +15,19 @@ import pytest
 
 from flafka.channels.memory import MemoryChannel
 from flafka.plugins import (
+    Assignment,
     Batch,
     Channel,
     Config,
     Event,
     Interceptor,
-    PartitionClaim,
     Problem,
     Reader,
     RebalanceListener,
     conformance,
     option,
 )
-from flafka.plugins.conformance import ClaimsListener
+from flafka.plugins.conformance import AssignmentListener
 from flafka.plugins.templates.channel import MyChannel
 
 # --- options and construction
@@ -276,8 +276,8 @@ class Renumbering(MemoryChannel):
         reader: Any = super().reader(owner, **which)
         commit = reader.commit
 
-        def forget(positions: Mapping[int, int]) -> None:
-            commit(positions)
+        def forget(delivered: Collection[Assignment]) -> None:
+            commit(delivered)
             reader._offset = 1
 
         reader.commit = forget
@@ -315,14 +315,14 @@ def test_a_broken_channel_is_found(cls: type[Channel[Any]], says: str) -> None:
     assert says in str(e.value)
 
 
-class Deaf(ClaimsListener):
+class Deaf(AssignmentListener):
     """Starts at the committed offset, wherever the sink's commit log ends."""
 
     def __init__(self, owner: RebalanceListener) -> None:
         super().__init__()
         self._owner = owner
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         self._owner.assigned(committed)
         return committed
 

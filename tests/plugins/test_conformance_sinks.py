@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flafka.plugins import (
+    Assignment,
     Batch,
     CommittingSink,
     Config,
     Conflict,
-    PartitionClaim,
+    OffsetRange,
     Receipt,
-    Resumed,
     Sink,
     conformance,
     option,
@@ -77,11 +78,9 @@ class Once(CommittingSink[DirectoryConfig]):
     def write(self, batch: Batch) -> None:
         self.buffer += batch.bodies.to_pylist()
 
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
+    def resume(self, committed: Assignment) -> Assignment:
         newest = self._newest()
-        if newest is None:
-            return Resumed(claim, committed)
-        return Resumed(claim, _end(newest))
+        return committed if newest is None else committed.at(_end(newest))
 
     def _newest(self) -> Path | None:
         found = [file for file in self.directory.iterdir() if file.name[0] != "."]
@@ -90,18 +89,18 @@ class Once(CommittingSink[DirectoryConfig]):
     def due(self) -> set[int]:
         return set()
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
         self.next += 1
         staged = self.directory / f".{id(self)}-{self.next}"
         staged.write_text(json.dumps([body.hex() for body in self.buffer]))
-        receipt = Receipt(claim, start, end, len(self.buffer), str(staged))
+        receipt = Receipt(assignment, offsets, len(self.buffer), str(staged))
         self.buffer = []
         return receipt
 
     def commit(self, receipt: Receipt) -> None:
-        if (self.resume(receipt.claim, None).position or 0) != receipt.start:
+        if (self.resume(receipt.assignment.at(None)).next_offset or 0) != receipt.offsets.start:
             raise Conflict("another was faster")
-        Path(receipt.staged).rename(self.directory / f"{receipt.start}-{receipt.end}")
+        Path(receipt.staged).rename(self.directory / f"{receipt.offsets.start}-{receipt.offsets.end}")
 
     def reset(self, partition: int | None = None) -> None:
         self.buffer = []
@@ -129,7 +128,7 @@ class ById(Files):
     def reset(self) -> None:
         self.events = {}
 
-    def repeats(self, claim: PartitionClaim) -> str:
+    def repeats(self, assignment: Assignment) -> str:
         return ""
 
 
@@ -177,23 +176,23 @@ class Twice(Once):
 class NoRecord(Once):
     """Exactly once, while it lives."""
 
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
-        return Resumed(claim, committed)
+    def resume(self, committed: Assignment) -> Assignment:
+        return committed
 
 
 class NoGuard(Once):
     """Exactly once, while it is alone."""
 
     def commit(self, receipt: Receipt) -> None:
-        Path(receipt.staged).rename(self.directory / f"{receipt.start}-{receipt.end}")
+        Path(receipt.staged).rename(self.directory / f"{receipt.offsets.start}-{receipt.offsets.end}")
 
 
 class Careless2(Once):
     """Exactly once; forgets what it is asked to stage."""
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
-        receipt = super().stage(claim, start, end)
-        return Receipt(claim, start, start, receipt.events, receipt.staged)
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
+        receipt = super().stage(assignment, offsets)
+        return replace(receipt, offsets=OffsetRange(offsets.start, offsets.start))
 
 
 @pytest.mark.usefixtures("impatient")

@@ -6,12 +6,13 @@ import pytest
 from confluent_kafka import Producer
 
 from flafka.channels.kafka import KafkaChannelConfig
-from flafka.plugins import PartitionClaim, Retry
+from flafka.plugins import Retry
 from flafka.plugins.kafka.clients import PRODUCER
 from flafka.plugins.kafka.properties import client_properties, java_properties
 from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
 from flafka.sinks.kafka.writers import TransactionalWriter
 from flafka.sources.kafka import KafkaSourceConfig
+from tests.fixtures.partitions import assignment
 from tests.plugins.certificates import certificate
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}
@@ -109,7 +110,7 @@ def test_what_runs_in_flume_runs(brokers, properties):
     given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
     config, problems = KafkaSinkConfig.parse(given | {"kafka.bootstrap.servers": brokers})
     assert config is not None, problems
-    TransactionalWriter(KafkaSink(config)._properties(), PartitionClaim("", "t", "", "g", 0, 0)).close()
+    TransactionalWriter(KafkaSink(config)._properties(), assignment("", "t", "", "g", 0, 0)).close()
     changed = properties.keys() & {"retries", "message.send.max.retries", "max.in.flight.requests.per.connection"}
     noted = {problem.option for problem in config.cautions()}
     assert noted == {f"kafka.producer.{name}" for name in changed if properties[name] != "3"}

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.plugins import FlafkaError, PartitionClaim
-from flafka.plugins.channel import next_epoch
+from flafka.plugins import FlafkaError, Generation, LastRecord, next_epoch
 from flafka.plugins.kafka.offsets import (
     NUL,
     VERSION,
@@ -17,14 +16,13 @@ from flafka.plugins.kafka.offsets import (
     truncated,
     undone,
 )
+from tests.fixtures.partitions import assignment
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
 SAID = st.builds(
     OffsetMetadata,
-    st.one_of(st.just(0), EPOCHS),
-    st.text(),
-    st.sampled_from([2, MILLIS]),
+    st.builds(Generation, st.one_of(st.just(0), EPOCHS), st.sampled_from([2, MILLIS]), st.text()),
     st.text(),
     st.sampled_from(["", "30", "7?", "7+"]),
     st.just(VERSION),
@@ -56,10 +54,10 @@ def test_whatever_others_write_is_read(text: str | None) -> None:
         ("of another program", OffsetMetadata()),
         ("epoch=-3&ids=x&more=1", OffsetMetadata()),
         ("topic=a%2Bb%2F&ids=2", OffsetMetadata(topic_id="a+b/")),
-        ("epoch=1790000000000&topic=a%2Bb%2F&ids=2", OffsetMetadata(1_790_000_000_000, "a+b/")),
+        ("epoch=1790000000000&topic=a%2Bb%2F&ids=2", OffsetMetadata(Generation(1_790_000_000_000), "a+b/")),
         (
             "epoch=1790000000000&topic=i&ids=1780000000000&record=hdfs%3A%2Flogs%2F.flafka&lost=7%3F",
-            OffsetMetadata(1_790_000_000_000, "i", 1_780_000_000_000, "hdfs:/logs/.flafka", "7?"),
+            OffsetMetadata(Generation(1_790_000_000_000, 1_780_000_000_000, "hdfs:/logs/.flafka"), "i", "7?"),
         ),
     ],
 )
@@ -82,9 +80,17 @@ def test_metadata_of_another_version_is_known_as_such(text: str, why: str) -> No
     assert refusal(OffsetMetadata.parse(text)).startswith(why)
 
 
-def test_it_is_that_of_a_claim() -> None:
-    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
-    assert OffsetMetadata.of(claim) == OffsetMetadata(MILLIS, "id", 2, "kafka:t.positions")
+def test_it_is_that_of_an_assignment() -> None:
+    one = assignment("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
+    assert OffsetMetadata.of(one) == OffsetMetadata(Generation(MILLIS, 2, "kafka:t.positions"), "id")
+    assert OffsetMetadata.of(one.at(4, LastRecord(7, 8))) == OffsetMetadata(one.generation, "id", time=7)
+
+
+def test_the_text_is_that_of_version_1() -> None:
+    generation = Generation(1_790_000_000_000, 1_780_000_000_000, "hdfs:/logs/.flafka")
+    assert OffsetMetadata(generation, "i", "7?", time=5).text() == (
+        "epoch=1790000000000&topic=i&ids=1780000000000&record=hdfs%3A%2Flogs%2F.flafka&lost=7%3F&time=5"
+    )
 
 
 def test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now() -> None:
@@ -95,31 +101,31 @@ def test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now() ->
 
 
 def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
-    claim = PartitionClaim("cluster", "t", "id", "group", 0, 0)
-    stems = {one.stem for one in (claim, claim._replace(topic_id="new"), claim._replace(cluster_id="other"))}
-    assert len(stems) == 3
-    assert all(stem.startswith("t~") for stem in stems)
-    assert claim._replace(epoch=9, group="other", partition=1).stem == claim.stem
+    one, other = (assignment(cluster, "t", "id", "group", 0, 0) for cluster in ("cluster", "other"))
+    prefixes = {of.id_prefix for of in (one, one.of(topic_id="new"), other)}
+    assert len(prefixes) == 3
+    assert all(prefix.startswith("t~") for prefix in prefixes)
+    assert one.of(epoch=9, group="other", partition=1).id_prefix == one.id_prefix
 
 
 def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
-    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 0)
-    later = claim._replace(ids=MILLIS)
-    assert later.stem != claim.stem
-    assert later._replace(epoch=MILLIS + 1).stem == later.stem
+    one = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
+    later = one.of(id_scheme=MILLIS)
+    assert later.id_prefix != one.id_prefix
+    assert later.of(epoch=MILLIS + 1).id_prefix == later.id_prefix
     said = OffsetMetadata.of(later)
     assert OffsetMetadata.parse(said.text()) == said
     with pytest.raises(
         FlafkaError, match=r"records 20 to 39, 20 in all, .* offsets from 20 on\. .* --to 20 --new-ids$"
     ):
-        raise truncated(claim, 40, 20)
+        raise truncated(one, 20)
 
 
 @pytest.mark.parametrize("lost", ["20", "20?", "20+"])
 def test_a_loss_that_retention_has_passed_advises_a_reset_that_brokers_take(lost: str) -> None:
-    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 0)
-    assert str(RecordsLost(claim, 40, lost, 20)).endswith("agent group reset group --topic t:0 --to 20 --new-ids")
-    removed = str(RecordsLost(claim, 40, lost, 21))
+    one = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
+    assert str(RecordsLost(one, lost, 20)).endswith("agent group reset group --topic t:0 --to 20 --new-ids")
+    removed = str(RecordsLost(one, lost, 21))
     assert removed.endswith("agent group reset group --topic t:0 --to earliest --new-ids")
     assert ". Retention has removed records before offset 21 since. To " in removed
     assert "would be skipped" not in removed
@@ -142,6 +148,5 @@ def test_a_loss_that_retention_has_passed_advises_a_reset_that_brokers_take(lost
         ("of another program", False),
     ],
 )
-def test_only_an_owner_of_an_earlier_epoch_or_topic_has_undone_a_position(text: str | None, found: bool) -> None:
-    claim = PartitionClaim("c", "t", "i", "g", 3, 0)
-    assert undone(claim, OffsetMetadata.parse(text)) is found
+def test_only_an_owner_of_an_earlier_epoch_or_topic_has_undone_an_offset(text: str | None, found: bool) -> None:
+    assert undone(assignment("c", "t", "i", "g", 3, 0), OffsetMetadata.parse(text)) is found

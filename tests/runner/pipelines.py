@@ -11,7 +11,6 @@ from flafka.plugins import (
     Event,
     Receipt,
     Rejected,
-    Resumed,
     Sink,
 )
 
@@ -46,7 +45,7 @@ class Store(Sink[Config]):
 
 
 class Record(CommittingSink[Config]):
-    """Exactly once, in memory: its record outlives the instance, as HDFS does."""
+    """Exactly once, in memory: its commit log outlives the instance, as HDFS does."""
 
     type_name = "record"
     commits: ClassVar[dict[int, tuple[int, list[bytes]]]]
@@ -56,9 +55,8 @@ class Record(CommittingSink[Config]):
         super().__init__(config, name)
         self.written: list[bytes] = []
 
-    def resume(self, claim, committed):
-        position = max((end for end, _ in self.commits.values()), default=committed)
-        return Resumed(claim, position)
+    def resume(self, committed):
+        return committed.at(max((end for end, _ in self.commits.values()), default=committed.next_offset))
 
     def write(self, batch):
         self.partition = batch.origin.partition
@@ -67,13 +65,13 @@ class Record(CommittingSink[Config]):
     def due(self):
         return {self.partition} if self.written else set()
 
-    def stage(self, claim, start, end):
-        return Receipt(claim, start, end, len(self.written), list(self.written))
+    def stage(self, assignment, offsets):
+        return Receipt(assignment, offsets, len(self.written), list(self.written))
 
     def commit(self, receipt):
-        if receipt.start in self.commits:
+        if receipt.offsets.start in self.commits:
             raise Conflict("someone was here before")
-        self.commits[receipt.start] = (receipt.end, receipt.staged)
+        self.commits[receipt.offsets.start] = (receipt.offsets.end, receipt.staged)
         self.written.clear()
         if self.failures:
             raise self.failures.pop()

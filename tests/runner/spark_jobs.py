@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +14,11 @@ from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from flafka.agent.runner.spark.query import Query
 from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
-from flafka.plugins import Batch, Config, FlafkaError, PartitionClaim, Rejected, Sink
+from flafka.plugins import Assignment, Batch, Config, FlafkaError, Rejected, Sink
+from tests.fixtures.partitions import assignment
 
 PLACE = Place("test.conf", 1)
-CLAIM = PartitionClaim("c", "t", "i", "g", 0, 0)
+ASSIGNMENT = assignment("c", "t", "i", "g", 0, 0)
 
 
 class Picky(Sink[Config]):
@@ -32,26 +33,30 @@ class Picky(Sink[Config]):
 
 
 class Recording(KafkaChannel):
-    """Keeps the positions that Kafka would; its topic is the claim's."""
+    """Keeps the offsets that Kafka would; its topic is that of `ASSIGNMENT`."""
 
-    recorded: Mapping[PartitionClaim, int]
+    stored: Mapping[int, int | None]
+    """Offsets of the latest commit, by partition."""
 
-    def record(self, positions: Mapping[PartitionClaim, int], last: Any = None) -> None:
-        self.recorded = dict(positions)
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
+        for one in assignments:
+            self.confirm(one)
+            assert (one.group, one.generation) == (ASSIGNMENT.group, ASSIGNMENT.generation)
+        self.stored = {one.partition: one.next_offset for one in assignments}
 
-    def confirm(self, claim: PartitionClaim) -> None:
-        assert claim == CLAIM
+    def confirm(self, assignment: Assignment) -> None:
+        assert assignment.topic_partition == ASSIGNMENT.topic_partition
 
     def starts(self) -> Mapping[int, int]:
         return {}
 
-    def refusals(self, group: str | None, positions: Any = None, _: Any = None) -> Any:
+    def refusals(self, group: str | None, starts: Any = None) -> Any:
         return []
 
     def refuse(self, error: FlafkaError) -> None:
         pass
 
-    restore = record
+    restore = commit_offsets
 
 
 def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
@@ -75,7 +80,7 @@ RAW = [{"key": "flafka.format", "value": b"raw/1"}]
 
 
 def run(tolerance: Tolerance, *bodies: bytes) -> Result:
-    result = PartitionTask(*jobs(tolerance), {0: CLAIM}, CLAIM).run(iter([records(*bodies)]))
+    result = PartitionTask(*jobs(tolerance), {0: ASSIGNMENT}, ASSIGNMENT).run(iter([records(*bodies)]))
     assert result is not None
     return result
 

@@ -19,58 +19,60 @@ from flafka.agent.runner.deadletters.letters import (
 )
 from flafka.agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
 from flafka.plugins import (
+    Assignment,
     Batch,
     Components,
     Event,
     EventId,
     FlafkaError,
     KafkaStream,
+    OffsetRange,
     Origin,
-    PartitionClaim,
+    PolledBatch,
     Record,
     Retry,
-    Taken,
     Undecodable,
 )
+from tests.fixtures.partitions import assignment
 
-CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3)
+ASSIGNMENT = assignment("cluster", "t", "id", "group", 0, 3)
 
 
-def taken() -> Taken:
+def polled(of: Assignment = ASSIGNMENT) -> PolledBatch:
     """Three events, and a record that is none."""
-    batch = Batch.of([Event(b"%d" % n) for n in range(3)], Origin.of_record("t", 3, 7, 99, 3, CLAIM.stem))
-    broken = Undecodable(EventId(CLAIM.stem, 3, 8, 0), Record(8, 99, b"k", b"?", []), "no event")
-    return Taken(3, 7, 9, batch, (broken,))
+    batch = Batch.of([Event(b"%d" % n) for n in range(3)], Origin.of_record("t", 3, 7, 99, 3, of.id_prefix))
+    broken = Undecodable(EventId(of.id_prefix, 3, 8, 0), Record(8, 99, b"k", b"?", []), "no event")
+    return PolledBatch(of, OffsetRange(7, 9), batch, (broken,))
 
 
-def names(path: str, claim: PartitionClaim, one: Taken) -> list[str]:
-    letters = letters_of(path, claim, dict.fromkeys(one.batch.ids(), "why"), one)
-    return [letter.name for letter in (*letters, *letters_of_records(path, claim, one))]
+def names(path: str, one: PolledBatch) -> list[str]:
+    letters = letters_of(path, dict.fromkeys(one.batch.ids(), "why"), one)
+    return [letter.name for letter in (*letters, *letters_of_records(path, one))]
 
 
 def test_a_letter_has_one_name_however_often_the_delivery_is_tried() -> None:
-    first = names("a.sinks.k", CLAIM, taken())
+    first = names("a.sinks.k", polled())
     assert len(set(first)) == 4
-    elsewhere = CLAIM._replace(record="hdfs:/logs/.flafka")
-    assert names("a.sinks.k", elsewhere, taken()) == first
+    elsewhere = ASSIGNMENT.of(commit_log="hdfs:/logs/.flafka").at(7)
+    assert names("a.sinks.k", polled(elsewhere)) == first
 
 
 def test_another_delivery_makes_another_letter() -> None:
-    again = taken()
+    again = polled()
     again = replace(again, replays=dict.fromkeys((*again.batch.ids(), again.undecodable[0].id), 20))
     found = [
-        names("a.sinks.k", CLAIM, taken()),
-        names("a.sinks.other", CLAIM, taken()),
-        names("a.sinks.k", CLAIM._replace(group="other"), taken()),
-        names("a.sinks.k", CLAIM._replace(epoch=1), taken()),
-        names("a.sinks.k", CLAIM, again),
+        names("a.sinks.k", polled()),
+        names("a.sinks.other", polled()),
+        names("a.sinks.k", polled(ASSIGNMENT.of(group="other"))),
+        names("a.sinks.k", polled(ASSIGNMENT.of(epoch=1))),
+        names("a.sinks.k", again),
     ]
     assert len({name for some in found for name in some}) == 5 * 4
 
 
 def test_a_letter_kept_twice_is_read_once(tmp_path: Path) -> None:
     letters = FileDeadLetters(tmp_path / "a.c.deadletters.jsonl")
-    one, two = letters_of("a.sinks.k", CLAIM, dict.fromkeys(taken().batch.ids()[:2], "why"), taken())
+    one, two = letters_of("a.sinks.k", dict.fromkeys(polled().batch.ids()[:2], "why"), polled())
     letters.put([one])
     letters.put([one, two])
     letters.mark([one.name])

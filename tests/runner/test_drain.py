@@ -1,8 +1,8 @@
-"""When a drain is over, by the positions of groups alone."""
+"""When a drain is over, by the committed offsets of groups alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,16 @@ from flafka.agent.runner import drain
 from flafka.agent.runner.agent import Agent
 from flafka.agent.runner.drain import Stuck
 from flafka.plugins import (
+    Assignment,
     Component,
     Components,
     Config,
     KafkaBackedChannel,
     KafkaStream,
-    PartitionClaim,
     Retry,
     hookimpl,
 )
+from tests.fixtures.partitions import assignment
 
 
 class Kept(KafkaBackedChannel[Config]):
@@ -30,7 +31,7 @@ class Kept(KafkaBackedChannel[Config]):
     type_name = "kept"
     replication = 3
     holds_batches = True
-    starts = confirm = record = restore = decode = redelivery = NotImplemented
+    starts = confirm = commit_offsets = restore = decode = redelivery = NotImplemented
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)
@@ -54,10 +55,10 @@ class Kept(KafkaBackedChannel[Config]):
     def ends(self) -> Mapping[int, int]:
         return dict(self.end)
 
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
+    def committed(self, group: str | None) -> Sequence[Assignment]:
         if self.away:
             raise Retry("no broker answers")
-        return {PartitionClaim("", self.name, self.topic_id, "g", 0, p): self.at.get(p) for p in self.end}
+        return [assignment("", self.name, self.topic_id, "g", 0, p, next_offset=self.at.get(p)) for p in self.end]
 
     def vacant(self, partition: int, start: int | None, end: int) -> bool:
         return partition in self.nothing_from and self.nothing_from[partition] == start

@@ -24,6 +24,7 @@ from flafka.agent.runner.retries import Retries
 from flafka.agent.services.running import until
 from flafka.channels.file import FileChannel
 from flafka.plugins import (
+    Assignment,
     Batch,
     CommittingSink,
     Component,
@@ -34,9 +35,8 @@ from flafka.plugins import (
     Interceptor,
     Metrics,
     MissingExtra,
-    PartitionClaim,
+    OffsetRange,
     Receipt,
-    Resumed,
     Retry,
     Sink,
     Source,
@@ -294,8 +294,8 @@ class LosingSink(CommittingSink[Config]):
         super().__init__(config, name)
         self.written: set[int] = set()
 
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
-        return Resumed(claim, committed)
+    def resume(self, committed: Assignment) -> Assignment:
+        return committed
 
     def write(self, batch: Batch) -> None:
         assert batch.origin is not None
@@ -304,8 +304,8 @@ class LosingSink(CommittingSink[Config]):
     def due(self) -> set[int]:
         return self.written
 
-    def stage(self, claim: PartitionClaim, start: int, end: int) -> Receipt:
-        return Receipt(claim, start, end, 1, None)
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
+        return Receipt(assignment, offsets, 1, None)
 
     def commit(self, receipt: Receipt) -> None:
         try:

@@ -8,42 +8,46 @@ from typing import Any
 import pytest
 
 from flafka.agent.runner.moving import CommitLogMove
-from flafka.plugins import PartitionClaim, Resumed, Retry
+from flafka.plugins import Assignment, Retry
+from tests.fixtures.partitions import assignment
 
 HERE, THERE = "hdfs:/new/.flafka", "hdfs:/old/.flafka"
-CLAIM = PartitionClaim("c", "t", "id", "g", 0, 0)
 
 
 class LoggingSink:
     """Has its commit log in the place that `log` names."""
 
-    record = HERE
+    commit_log = HERE
 
     def __init__(self, log: str) -> None:
         self.log, self.moves = log, 0
 
-    def is_elsewhere(self, claim: PartitionClaim) -> bool:
-        return claim.record != HERE
+    def is_elsewhere(self, committed: Assignment) -> bool:
+        return committed.generation.commit_log != HERE
 
-    def finds_commit_log(self, claim: PartitionClaim, committed: int | None) -> bool:
+    def finds_commit_log(self, committed: Assignment) -> bool:
         return self.log == HERE
 
-    def move_commit_log(self, claim: PartitionClaim, committed: int | None) -> Resumed | None:
+    def move_commit_log(self, committed: Assignment) -> Assignment | None:
         if self.log == HERE:
             return None
         self.moves += 1
         self.log = HERE
-        return Resumed(claim._replace(record=HERE), committed)
+        return committed.of(commit_log=HERE)
 
 
 class KafkaGroup:
     """A group whose offset names a place, and its members."""
 
-    def __init__(self, record: str, members: Mapping[str, list[int]]) -> None:
-        self.claim, self.readers = CLAIM._replace(record=record), members
+    def __init__(self, log: str, members: Mapping[str, list[int]]) -> None:
+        self.offset, self.readers = assignment("c", "t", "id", "g", 0, 0, commit_log=log, next_offset=5), members
+        self.stored: list[Assignment] = []
 
-    def positions(self, group: str | None) -> dict[PartitionClaim, int]:
-        return {self.claim: 5}
+    def committed(self, group: str | None) -> list[Assignment]:
+        return [self.offset]
+
+    def commit_offsets(self, assignments: list[Assignment]) -> None:
+        self.stored += assignments
 
     def members(self, group: str | None) -> Mapping[str, list[int]]:
         return self.readers
@@ -56,6 +60,12 @@ def moved(move: CommitLogMove, sink: Any, group: Any, *, joins: bool = True) -> 
 def test_it_moves_at_a_start_while_nobody_reads_the_topic() -> None:
     assert moved(CommitLogMove(), LoggingSink(THERE), KafkaGroup(THERE, {}))
     assert moved(CommitLogMove(), LoggingSink(THERE), KafkaGroup(THERE, {"reads another topic": []}))
+
+
+def test_a_driver_tells_the_group_of_the_new_place() -> None:
+    group = KafkaGroup(THERE, {})
+    assert moved(CommitLogMove(), LoggingSink(THERE), group, joins=False)
+    assert [(one.generation.commit_log, one.next_offset) for one in group.stored] == [(HERE, 5)]
 
 
 def test_it_is_refused_with_the_readers_names() -> None:

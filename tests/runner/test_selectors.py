@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.runner.local.routing import Selector
 from flafka.agent.topology import Route, SelectorSpec
 from flafka.plugins import Batch, Event, Origin
 

@@ -17,10 +17,11 @@ from flafka.plugins import (
     Config,
     Event,
     NotCommitted,
-    PartitionClaim,
+    OffsetRange,
+    PolledBatch,
     Retry,
-    Taken,
 )
+from tests.fixtures.partitions import assignment
 from tests.runner.pipelines import Letters, Record, Store, put
 
 
@@ -141,13 +142,15 @@ class Books:
     def __init__(self, channel):
         self.channel, self.told, self.withdrawn = channel, [], []
 
-    def taken(self, ranges, by):
+    def taken(self, staged, by):
         held = self.channel.metrics.get("ChannelSize")
-        self.told += [(start, end, minutes[0].events, held) for _, start, end, minutes in ranges]
+        ranges = [(receipt.offsets, minutes) for receipt, minutes in staged]
+        self.told += [(offsets.start, offsets.end, minutes[0].events, held) for offsets, minutes in ranges]
 
-    def withdraw(self, claim, start, end, by):
-        self.told.remove(next(one for one in reversed(self.told) if one[:2] == (start, end)))
-        self.withdrawn.append((start, end))
+    def withdraw(self, receipt, by):
+        span = receipt.offsets.start, receipt.offsets.end
+        self.told.remove(next(one for one in reversed(self.told) if one[:2] == span))
+        self.withdrawn.append(span)
 
 
 def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_same_place(pipeline):
@@ -221,21 +224,25 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
             self.written.clear()
             raise Retry("away")
 
+    both = [assignment("cluster", "t", "id", "g", 0, partition, next_offset=5) for partition in (0, 1)]
+
     class Partitions(MemoryChannel):
         """Of two partitions; notes where it is to be taken from."""
 
         def reader(self, owner, *, group, member):
+            def rewind(starts):
+                self.rewound.append({one.partition: one.next_offset for one in starts})
+
             self.rewound = []
-            claims = [PartitionClaim("cluster", "t", "id", "g", 0, partition) for partition in (0, 1)]
-            owner.assigned(dict.fromkeys(claims, 5))
-            return types.SimpleNamespace(rewind=self.rewound.append, close=lambda: None, pressed=lambda: False)
+            owner.assigned(both)
+            return types.SimpleNamespace(rewind=rewind, close=lambda: None, pressed=lambda: False)
 
     channel = Partitions(MemoryConfig(), "m")
     spec = SinkSpec("k", "a.sinks.k", Away, Config(), {}, Place("test.conf", 1), channel="m")
     runner = SinkRunner([spec], ChannelRunner("a.channels.m", "m", channel), Letters(), "host.a.k")
     runner.open()
-    taken = [Taken(partition, 5, 6, Batch.of([Event(b"1")])) for partition in (0, 1)]
-    runner.reader.take = lambda _: taken.pop() if taken else None
+    polled = [PolledBatch(one, OffsetRange(5, 6), Batch.of([Event(b"1")])) for one in both]
+    runner.reader.take = lambda _: polled.pop() if polled else None
     runner.reader.lag = lambda: None
     for _ in range(2):
         assert runner.turn()
@@ -245,7 +252,7 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
     runner.close()
 
 
-@pytest.mark.parametrize("given", [[{"body": "x"}], [b"x"], Taken(0, 0, 1, [Event(b"x")])])
+@pytest.mark.parametrize("given", [[{"body": "x"}], [b"x"], PolledBatch(None, OffsetRange(0, 1), [Event(b"x")])])
 def test_a_reader_that_hands_out_what_is_no_batch_is_named(pipeline, given):
     class Lists(MemoryChannel):
         def reader(self, owner, *, group, member):
@@ -257,4 +264,4 @@ def test_a_reader_that_hands_out_what_is_no_batch_is_named(pipeline, given):
     until(lambda: sink.members[0].metrics.last_error)
     said = sink.members[0].metrics.last_error
     assert said.startswith("take() of ")
-    assert said.endswith(f"must return None or a Taken with a Batch, not {given!r:.60}")
+    assert said.endswith(f"must return None or a PolledBatch with a Batch, not {given!r:.60}")

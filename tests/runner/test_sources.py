@@ -80,7 +80,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
                 raise Retry("no room")
             super().put(batch)
 
-    monkeypatch.setattr("flafka.agent.runner.local.optional.OPTIONAL_PUT_SECONDS", 0.05)
+    monkeypatch.setattr("flafka.agent.runner.local.routing.OPTIONAL_PUT_SECONDS", 0.05)
     for cls, refuses in itertools.product((Ten, TenAtOnce), (False, True)):
         may_go_on = threading.Event()
         good, bad = Store(name="good"), Hanging(name="bad")

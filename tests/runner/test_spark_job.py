@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from flafka.agent.options import AgentOptions
+from flafka.agent.runner.committer import Committer
 from flafka.agent.runner.deadletters.rejections import Rejections
 from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, merge_events
@@ -19,22 +21,24 @@ from flafka.agent.testing import session
 from flafka.agent.topology import ComponentSpec, Tolerance
 from flafka.channels.kafka import KafkaChannelConfig
 from flafka.interceptors.json import JsonConfig, JsonInterceptor
-from flafka.plugins import KafkaStream, PartitionClaim, Resumed, Retry
-from tests.runner.spark_jobs import CLAIM, PLACE, Recording, jobs, one_batch, records, run
+from flafka.plugins import Assignment, KafkaStream, Retry
+from tests.runner.spark_jobs import ASSIGNMENT, PLACE, Recording, jobs, one_batch, records, run
 from tests.runner.test_rejections import Letters
 
 
 class MadeAgain(Recording):
     """Its topic is another one by now."""
 
-    def confirm(self, claim: PartitionClaim) -> None:
+    def confirm(self, assignment: Assignment) -> None:
         raise Retry("topic t was deleted and created again")
 
 
 def test_a_task_hands_dead_letters_to_the_driver() -> None:
     result = run(Tolerance(), b"1", b"bad", b"2")
-    assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [(b"bad", (CLAIM.stem, 0, 1, 0), 7)]
-    assert (result.offered, result.receipt.events) == (3, 2)
+    assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [
+        (b"bad", (ASSIGNMENT.id_prefix, 0, 1, 0), 7)
+    ]
+    assert (result.offered, result.staged.receipt.events) == (3, 2)
     assert pickle.loads(pickle.dumps(result)) == result
 
 
@@ -44,15 +48,15 @@ def test_a_task_hands_over_what_interceptors_reject() -> None:
     assert config is not None
     json = ComponentSpec("i", "a.sinks.k.interceptors.i", JsonInterceptor, config, {}, PLACE)
     sink = replace(sink, sink=replace(sink.sink, interceptors=(json,)))
-    result = PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b'{"a": 1}', b"no", b"{}")]))
+    result = PartitionTask(job, sink, {0: ASSIGNMENT}, ASSIGNMENT).run(iter([records(b'{"a": 1}', b"no", b"{}")]))
     assert result is not None
-    assert [(one.event.body, one.id) for one in result.letters] == [(b"no", (CLAIM.stem, 0, 1, 0))]
-    assert (result.offered, result.receipt.events) == (3, 2)
+    assert [(one.event.body, one.id) for one in result.letters] == [(b"no", (ASSIGNMENT.id_prefix, 0, 1, 0))]
+    assert (result.offered, result.staged.receipt.events) == (3, 2)
     told: list[Any] = []
     counted: list[Any] = []
     made: list[Any] = []
     events = EventsTask(
-        job, sink, {0: CLAIM}, CLAIM, counted.append, told.append, made.append, keep_dead_letters=False
+        job, sink, {0: ASSIGNMENT}, ASSIGNMENT, counted.append, told.append, made.append, keep_dead_letters=False
     )
     batches = [*events(iter([records(b'{"a": 1}', b"no")]))]
     assert made == [{("", 0): {(0, 0): 1}}]
@@ -78,8 +82,8 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
     job, sink = jobs(Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     with pytest.raises(Retry, match="created again"):
-        PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
-    task = EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, [].append, [].append, keep_dead_letters=True)
+        PartitionTask(job, sink, {0: ASSIGNMENT}, ASSIGNMENT).run(iter([records(b"1")]))
+    task = EventsTask(job, sink, {0: ASSIGNMENT}, ASSIGNMENT, [].append, [].append, [].append, keep_dead_letters=True)
     with pytest.raises(Retry, match="created again"):
         next(task(iter([records(b"1")])))
 
@@ -88,11 +92,11 @@ def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     query = Query(job, sink, Rejections(letters := Letters(), tolerance), CommitLogMove())
-    query.claims = {0: CLAIM}
+    query.assignments = {0: ASSIGNMENT}
     with pytest.raises(Retry, match="created again"):
         one_batch(query, b"1", b"bad")
     assert not letters.kept
-    assert not hasattr(query.channel, "recorded")
+    assert not hasattr(query.channel, "stored")
 
 
 def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
@@ -102,51 +106,52 @@ def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
     with pytest.raises(Retry, match=r"partitions \[0\] are new"):
         one_batch(query, b"1", b"bad")
     assert not letters.kept
-    assert not hasattr(query.channel, "recorded")
+    assert not hasattr(query.channel, "stored")
 
 
 class Joined(Recording):
-    """Takes no positions while its group has members."""
+    """Takes no offsets while its group has members."""
 
     members = 1
 
-    def record(self, positions: Mapping[PartitionClaim, int], last: Any = None) -> None:
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         if self.members:
             raise Retry("the group has members")
-        super().record(positions)
+        super().commit_offsets(assignments)
 
 
 class Ahead(Recording):
-    """A group behind the sink's own record."""
+    """A group behind the sink's own commit log."""
 
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
-        return {CLAIM: 3}
+    def committed(self, group: str | None) -> Sequence[Assignment]:
+        return [ASSIGNMENT.at(3)]
 
 
-def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Ahead))
     query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
-    query.committing = SimpleNamespace(record="", resume=lambda claim, _: Resumed(claim, 5))
+    logged: Any = SimpleNamespace(resume=lambda committed: committed.at(5))
+    query.committer = Committer(logged, None, logging.getLogger())
     query._resume()
     assert isinstance(query.channel, Ahead)
-    assert query.channel.recorded == {CLAIM: 5}
+    assert query.channel.stored == {0: 5}
 
 
-def test_positions_that_a_group_with_members_did_not_take_are_told_once_they_are_gone() -> None:
+def test_offsets_that_a_group_with_members_did_not_take_are_told_once_they_are_gone() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Joined))
     query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
     assert isinstance(query.channel, Joined)
-    query.claims = {0: CLAIM}
+    query.assignments = {0: ASSIGNMENT}
     one_batch(query, b"1", b"2")
     query.idle("a.sinks.k")
     query.channel.members = 0
     query.idle("a.sinks.k")
-    assert query.channel.recorded == {CLAIM: 2}
-    query.channel.recorded = {}
+    assert query.channel.stored == {0: 2}
+    query.channel.stored = {}
     query.idle("a.sinks.k")
-    assert query.channel.recorded == {}
+    assert query.channel.stored == {}
 
 
 def test_records_of_one_event_come_in_larger_numbers() -> None:
@@ -171,7 +176,7 @@ def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:
         "max.poll.records",
     )
     stream = KafkaStream("127.0.0.1:1", "t", "g", client=dict.fromkeys(usual, "5"))
-    frame = read_topic(session(), stream, {0: None}, "5")
+    frame = read_topic(session(), stream, [ASSIGNMENT], "5")
     assert frame.columns == ["partition", "offset", "timestamp", "key", "value", "headers"]
 
 
@@ -180,15 +185,15 @@ def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batche
     letters = Letters()
     rejections = Rejections(letters, tolerance)
 
-    def commit(*bodies: bytes) -> Mapping[PartitionClaim, int]:
+    def commit(*bodies: bytes) -> Mapping[int, int | None]:
         """One micro-batch, on a query of its own, as after a failure."""
         query = Query(job, sink, rejections, CommitLogMove())
-        query.claims = {0: CLAIM}
+        query.assignments = {0: ASSIGNMENT}
         one_batch(query, *bodies)
         assert isinstance(query.channel, Recording)
-        return query.channel.recorded
+        return query.channel.stored
 
-    assert commit(b"1", b"bad") == {CLAIM: 2}
+    assert commit(b"1", b"bad") == {0: 2}
     assert len(letters.kept) == 1
     commit(*[b"bad"] * 300)
     for _ in range(3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,12 @@ from flafka.agent.runner.spark.processing import OWNER_FILE, Processing, await_e
 from flafka.agent.testing import session
 from flafka.agent.topology import AgentSpec
 from flafka.channels.kafka.offsets import refusals_of
-from flafka.plugins import Components, FlafkaError, PartitionClaim
+from flafka.plugins import Assignment, Components, FlafkaError
 from flafka.sinks.spark import SparkSink, SparkSinkConfig
+from tests.fixtures.partitions import assignment
 from tests.processors import logins
 
-CLAIM = PartitionClaim("cluster-1", "logs", "topic-id", "group", 0, 0)
+ASSIGNMENT = assignment("cluster-1", "logs", "topic-id", "group", 0, 0)
 
 
 def read(directory: Path, *more: str, processor: str = "both") -> tuple[AgentSpec | None, list[Diagnostic]]:
@@ -46,13 +47,13 @@ a1.sinks.p.output.rows.type = console
     return load(file, components=Components())
 
 
-def processing(directory: Path, processor: str = "both", claim: PartitionClaim = CLAIM) -> Processing:
-    """The processing of a sink whose checkpoint is in that directory, as if its channel had told that claim."""
+def processing(directory: Path, processor: str = "both", committed: Assignment = ASSIGNMENT) -> Processing:
+    """The processing of a sink whose checkpoint is in that directory, as if its channel had that offset."""
     spec, found = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
     assert spec is not None, found
     job = SinkJob(spec.sinks[0], spec.channels[0])
     made = Processing(Job(spec.name, (job,), AgentOptions(), str(directory / "spark.log"), str(directory)), job)
-    made.claims = {claim.partition: claim}
+    made.assignments = {committed.partition: committed}
     return made
 
 
@@ -68,19 +69,20 @@ def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
         "name another directory with a1.sinks.p.checkpoint, or delete that one to forget its state and begin at the "
         "group's positions"
     )
+    another = assignment("cluster-1", "others", "new", "group", 0, 0)
     with pytest.raises(FlafkaError, match=r"\(topic logs instead of others, topic id topic-id instead of new\)"):
-        processing(tmp_path, claim=CLAIM._replace(topic="others", topic_id="new"))._checkpoint(session())
+        processing(tmp_path, committed=another)._checkpoint(session())
 
 
 @pytest.mark.parametrize(
-    ("start", "begun", "ends", "told"), [(0, [], {}, 0), (7, [], {}, 1), (7, [0], {}, 0), (7, [], {0: 9}, 0)]
+    ("start", "begun", "ends", "told"), [(0, None, {}, 0), (7, None, {}, 1), (7, 0, {}, 0), (7, None, {0: 9}, 0)]
 )
 def test_a_new_group_that_begins_behind_records_that_are_gone_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, begun: list[int], ends: dict[int, int], told: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, begun: int | None, ends: dict[int, int], told: int
 ) -> None:
-    made: Any = processing(tmp_path)
+    made: Any = processing(tmp_path, committed=ASSIGNMENT.at(begun))
     made.channel = SimpleNamespace(starts=lambda: {0: start, 1: 3})
-    made._begun, made._ends = {*begun}, {"rows": ends}
+    made._ends = {"rows": ends}
     made._tell_late()
     assert caplog.text.count("has no position in logs-0, and begins with record 7, the first that is left") == told
 
@@ -236,12 +238,12 @@ def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path
     }.items():
         (log / name).parent.mkdir(parents=True, exist_ok=True)
         (log / name).write_text(text)
-    recorded: list[object] = []
-    made.channel.record = recorded.append
+    stored: list[object] = []
+    made.channel.commit_offsets = lambda ends: stored.extend((one.partition, one.next_offset) for one in ends)
     made._ends = {"rows": done(session(), str(log))}
     assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
     made.idle("a1.sinks.p.rows")
-    assert recorded == [{CLAIM: 7}]
+    assert stored == [(0, 7)]
 
 
 def test_events_count_as_delivered_once_all_outputs_have_finished_them(
@@ -249,7 +251,7 @@ def test_events_count_as_delivered_once_all_outputs_have_finished_them(
 ) -> None:
     made, told = processing(tmp_path), []
     monkeypatch.setattr(module, "report", lambda sink, counts, *_, **__: told.append(dict(counts)))
-    made.channel.record = lambda positions: None
+    made.channel.commit_offsets = lambda assignments: None
     made._finished = {"rows": 0, "more": 0}
     made._made = SimpleNamespace(
         value={("r", 0): {(0, 0): 3, (1, 0): 2}, ("r", 1): {(0, 3): 4}, ("m", 0): {(0, 0): 3}, ("m", 1): {(1, 0): 2}}
@@ -321,10 +323,10 @@ def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, kept = processing(tmp_path), []
-    made._ends = {"one": {CLAIM.partition: 20}, "two": {CLAIM.partition: 40}}
+    made._ends = {"one": {0: 20}, "two": {0: 40}}
 
-    def refusals(_: str | None, positions: Mapping[PartitionClaim, int | None]) -> Sequence[FlafkaError]:
-        return [*refusals_of(positions, {CLAIM.partition: (0, 30)}).values()]
+    def refusals(_: str | None, starts: Sequence[Assignment]) -> Sequence[FlafkaError]:
+        return [*refusals_of(starts, {0: (0, 30)}).values()]
 
     monkeypatch.setattr(made.channel, "refusals", refusals)
     monkeypatch.setattr(made.channel, "refuse", kept.append)
@@ -334,4 +336,4 @@ def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_the_way_out(
         made._refuse_lost()
     text = with_brokers(str(refused.value), {"group": "own:9092"})
     assert text.endswith("--to 30 --new-ids --bootstrap-server own:9092")
-    assert [error.offset for error in kept] == [40]
+    assert [error.assignment.next_offset for error in kept] == [40]

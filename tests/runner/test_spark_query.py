@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -17,8 +17,8 @@ from flafka.agent.runner.spark import query as query_module
 from flafka.agent.runner.spark.query import Clock, Query
 from flafka.agent.topology import Tolerance
 from flafka.channels.kafka.offsets import refusals_of
-from flafka.plugins import Conflict, FlafkaError, PartitionClaim, Retry
-from tests.runner.spark_jobs import CLAIM, Recording, jobs, one_batch
+from flafka.plugins import Assignment, Conflict, FlafkaError, Retry
+from tests.runner.spark_jobs import ASSIGNMENT, Recording, jobs, one_batch
 from tests.runner.test_rejections import Letters
 
 
@@ -46,8 +46,8 @@ class Away(Recording):
     def open(self) -> None:
         pass
 
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
-        return {CLAIM: None}
+    def committed(self, group: str | None) -> Sequence[Assignment]:
+        return [ASSIGNMENT]
 
 
 def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,55 +60,55 @@ def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch
     query.run(None, stopping)
     assert (busy.batches, busy.stopped) == (1, True)
     assert isinstance(query.channel, Away)
-    assert query.channel.recorded == {CLAIM: 0}, "whoever has it next does not know what this sink took over"
+    assert query.channel.stored == {0: 0}, "whoever has it next does not know what this sink took over"
 
 
 class Overtaken(Recording):
     """Its group says something else by now."""
 
-    found = CLAIM
+    found = ASSIGNMENT
     ranges: tuple[int, int] = (0, 9)
 
     def open(self) -> None:
         pass
 
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
-        return {self.found: 3}
+    def committed(self, group: str | None) -> Sequence[Assignment]:
+        return [self.found.at(3)]
 
     def starts(self) -> Mapping[int, int]:
         return {0: self.ranges[0]}
 
-    def refusals(self, group: str | None, positions: Any = None, _: Any = None) -> Any:
-        return [*refusals_of(positions or {}, {0: self.ranges}).values()]
+    def refusals(self, group: str | None, starts: Any = None) -> Any:
+        return [*refusals_of(starts or (), {0: self.ranges}).values()]
 
 
-def overtaken(**claim: Any) -> tuple[Query, Overtaken]:
-    """A query that has partition 0, at 3 of 9, and its channel, whose group says that of the claim."""
+def overtaken(**found: Any) -> tuple[Query, Overtaken]:
+    """A query that has partition 0, at 3 of 9, and its channel, whose group's offset says that."""
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Overtaken))
     query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
-    query.claims, query.expected = {0: CLAIM._replace(record="hdfs:/a")}, {0: 3}
+    query.assignments = {0: ASSIGNMENT.of(commit_log="hdfs:/a").at(3)}
     source = SimpleNamespace(endOffset='{"t": {"0": 3}}', latestOffset='{"t": {"0": 9}}')
     query.show(SimpleNamespace(batchDuration=1, processedRowsPerSecond=1, sources=[source], stateOperators=[]))
     assert isinstance(query.channel, Overtaken)
-    query.channel.found = CLAIM._replace(**claim)
+    query.channel.found = ASSIGNMENT.of(**found)
     return query, query.channel
 
 
 @pytest.mark.parametrize(
-    ("claim", "said"),
+    ("found", "said"),
     [
         ({"epoch": 1}, "group g was reset"),
-        ({"record": "hdfs:/b"}, "another sink of group g commits t-0, below hdfs:/b"),
+        ({"commit_log": "hdfs:/b"}, "another sink of group g commits t-0, below hdfs:/b"),
         ({"topic_id": "j"}, "6 records that the old one held when last looked at are lost$"),
     ],
 )
-def test_a_driver_that_was_overtaken_commits_nothing(claim: dict[str, Any], said: str) -> None:
-    query, channel = overtaken(**claim)
+def test_a_driver_that_was_overtaken_commits_nothing(found: dict[str, Any], said: str) -> None:
+    query, channel = overtaken(**found)
     query.committing = SimpleNamespace(commit=None)
     with pytest.raises(Conflict, match=said):
         one_batch(query, b"1")
-    assert not hasattr(channel, "recorded")
+    assert not hasattr(channel, "stored")
 
 
 def test_a_query_that_was_overtaken_while_idle_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ class Idle:
         self.channel = channel
 
     def awaitTermination(self, _: float) -> bool:
-        self.channel.found = CLAIM._replace(epoch=1)
+        self.channel.found = ASSIGNMENT.of(epoch=1)
         time.sleep(0.01)
         return False
 
@@ -137,22 +137,22 @@ class Idle:
 
 
 @pytest.mark.parametrize("answer", [None, Retry("the group has members")])
-def test_a_position_of_an_earlier_epoch_is_made_that_of_the_query_again(
+def test_an_offset_of_an_earlier_epoch_is_made_that_of_the_query_again(
     answer: Retry | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, channel = overtaken()
-    query.claims = {0: CLAIM._replace(epoch=2)}
+    query.assignments = {0: ASSIGNMENT.of(epoch=2).at(3)}
     restored = []
 
-    def restore(positions: Mapping[PartitionClaim, int]) -> None:
-        restored.append(dict(positions))
+    def restore(assignments: Collection[Assignment]) -> None:
+        restored.append([(one.partition, one.generation.epoch, one.next_offset) for one in assignments])
         if answer is not None:
             raise answer
 
     monkeypatch.setattr(channel, "restore", restore)
     query._look()
-    assert restored == [{query.claims[0]: 3}]
-    channel.found = query.claims[0]
+    assert restored == [[(0, 2, 3)]]
+    channel.found = query.assignments[0]
     query._look()
     assert len(restored) == 1
 
@@ -163,7 +163,7 @@ def test_a_query_that_spark_ends_says_what_was_behind_it(
     query, channel = overtaken()
 
     def end(*_: Any) -> None:
-        channel.found = CLAIM._replace(topic_id="j")
+        channel.found = ASSIGNMENT.of(topic_id="j")
         raise RuntimeError("KAFKA_DATA_LOSS")
 
     monkeypatch.setattr(query, "_start", end)

@@ -34,7 +34,7 @@ class KafkaSteps(Replays):
         if TOPIC not in self.brokers.topics:
             self.brokers.create_topic(TOPIC, 2)
         self.inherited = True
-        self.was_reset_before = OffsetMetadata.parse(OLD_METADATA[metadata]).epoch > 0
+        self.was_reset_before = OffsetMetadata.parse(OLD_METADATA[metadata]).generation.epoch > 0
         self._produced(4 * self.brokers.count(TOPIC))
         self._read_log()
         for partition in range(self.brokers.count(TOPIC)):

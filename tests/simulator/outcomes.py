@@ -187,7 +187,9 @@ class Outcomes:
 
     def _epochs(self) -> dict[int, int]:
         committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
-        return {p: OffsetMetadata.parse(at.metadata).epoch for p, at in committed.items() if at is not None}
+        return {
+            p: OffsetMetadata.parse(at.metadata).generation.epoch for p, at in committed.items() if at is not None
+        }
 
     # --- behind it
 
@@ -226,8 +228,8 @@ class Outcomes:
 
         # A sink whose path was changed goes on in a later epoch than was planned.
         said = ((group, text) for group, text in self.brokers.written if OF_REPLAY in group)
-        later = {(group, OffsetMetadata.parse(text).epoch) for group, text in said}
-        return any(letter_name(kept.component, *claim, kept.id, "") == kept.letter for claim in self.groups | later)
+        later = {(group, OffsetMetadata.parse(text).generation.epoch) for group, text in said}
+        return any(letter_name(kept.component, *one, kept.id, "") == kept.letter for one in self.groups | later)
 
     def _outcome(self) -> Counter[bytes]:
         """What was delivered, but for what replays have sent once more."""

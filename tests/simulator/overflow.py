@@ -9,11 +9,12 @@ import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flafka.plugins import Batch, Channel, Event, Origin, PartitionClaim, Reader, Retry, Taken
+from flafka.plugins import Assignment, Batch, Channel, Event, OffsetRange, Origin, PolledBatch, Reader, Retry
+from tests.fixtures.partitions import assignment
 from tests.simulator.faults import Chances, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure, Feed
@@ -134,13 +135,13 @@ class DiskReader(Reader):
 
     def __init__(self, channel: DiskChannel, owner: Any) -> None:
         self._channel, self._owner = channel, owner
-        self._claim = PartitionClaim("file", "disk", "the-id", "disk", 0, 0)
+        self._assignment = assignment("file", "disk", "the-id", "disk", 0, 0)
         self._at: int | None = None
 
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> PolledBatch | None:
         disk = self._channel.disk
         if self._at is None:
-            self._owner.assigned({self._claim: disk.committed or None})
+            self._owner.assigned([self._assignment.at(disk.committed or None)])
             self._at = disk.committed
         if self._at >= len(disk.entries) and timeout:
             disk.changed.idle(timeout, 5.0)
@@ -153,16 +154,16 @@ class DiskReader(Reader):
             Batch(batch.records, Origin.of_record("disk", 0, start + place, 0, len(batch)))
             for place, batch in enumerate(found)
         ]
-        return Taken(0, start, self._at, Batch.concat(parts))
+        return PolledBatch(self._assignment, OffsetRange(start, self._at), Batch.concat(parts))
 
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def commit(self, delivered: Collection[Assignment]) -> None:
         here = world()
         fault = here.call("disk.commit", seconds=0.002)
-        (self._channel.disk.committed,) = positions.values()
+        (self._channel.disk.committed,) = (one.next_offset or 0 for one in delivered)
         self._channel.show()
         here.answered(fault)
 
-    def rewind(self, positions: Mapping[int, int]) -> None:
+    def rewind(self, starts: Collection[Assignment]) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -147,13 +147,13 @@ class Replays(Outcomes):
         self.world.models[PROCESS] = self.world.process
         with replay_of(self.spec("h1"), "k", span.start, span.end) as planned:
             planned = planned.again() if again else planned
-            topic = next(iter(planned.claims.values())).topic_id
+            topic = planned.parts[0].start.topic_partition.topic_id
             ranges = span.ranges.setdefault(topic, {})
             for part in planned.parts:
-                if part.first < part.end:
-                    first, end = ranges.get(part.partition, (part.first, part.end))
-                    ranges[part.partition] = min(first, part.first), max(end, part.end)
-            self.groups |= {(claim.group, claim.epoch) for claim in planned.claims.values()}
+                if (whole := part.span).size:
+                    first, end = ranges.get(part.partition, (whole.start, whole.end))
+                    ranges[part.partition] = min(first, whole.start), max(end, whole.end)
+            self.groups |= {(part.start.group, part.start.generation.epoch) for part in planned.parts}
             self._lose_documents(span, topic)
             for lost in filter(None, (part.lost() for part in planned.parts)):
                 self.world.told(f"{PROCESS} says: {lost}")

@@ -13,17 +13,19 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from flafka.plugins import (
+    Assignment,
     Batch,
     Channel,
     Conflict,
     Event,
     FlafkaError,
     LastRecord,
+    OffsetRange,
     Origin,
-    PartitionClaim,
     Rejected,
     Retry,
 )
+from tests.fixtures.partitions import assignment
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.processes import Process
@@ -50,8 +52,11 @@ def opened():  # type: ignore[no-untyped-def]  # its module is imported in a sim
     return sink
 
 
-def claim_of(brokers: Brokers, cluster: str, partition: int = 0) -> PartitionClaim:
-    return PartitionClaim(cluster, TOPIC, str(brokers.topics[TOPIC].id), GROUP, epoch=0, partition=partition)
+def committed(
+    brokers: Brokers, cluster: str, next_offset: int | None = 0, partition: int = 0, topic: str = TOPIC
+) -> Assignment:
+    topic_id = str(brokers.topics[topic].id)
+    return assignment(cluster, topic, topic_id, GROUP, 0, partition, next_offset=next_offset)
 
 
 def event(offset: int, partition: int = 0) -> Batch:
@@ -62,9 +67,9 @@ def event(offset: int, partition: int = 0) -> Batch:
 def test_records_for_another_cluster_are_stored_when_their_stage_returns() -> None:
     def body(brokers: Brokers) -> None:
         sink = opened()
-        claim = sink.resume(claim_of(brokers, "another"), 0).claim
+        owned = sink.resume(committed(brokers, "another"))
         sink.write(event(0))
-        sink.stage(claim, 0, 1)
+        sink.stage(owned, OffsetRange(0, 1))
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"event"]
 
     on_brokers(body)
@@ -73,12 +78,14 @@ def test_records_for_another_cluster_are_stored_when_their_stage_returns() -> No
 def test_a_transaction_moves_the_group_with_its_records() -> None:
     def body(brokers: Brokers) -> None:
         sink = opened()
-        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))
-        sink.commit(replace(sink.stage(claim, 0, 1), last=LastRecord(leader_epoch=3)))
+        sink.commit(replace(sink.stage(owned, OffsetRange(0, 1)), last_record=LastRecord(1000, leader_epoch=3)))
         at = brokers.committed(GROUP, TOPIC, 0)
         assert at is not None
         assert (at.offset, at.leader_epoch) == (1, 3)
+        assert at.metadata is not None
+        assert "time=" not in at.metadata, "the leader epoch says more"
 
     on_brokers(body)
 
@@ -86,22 +93,22 @@ def test_a_transaction_moves_the_group_with_its_records() -> None:
 def test_a_record_is_not_taken_for_the_newest_while_what_is_behind_it_is_hidden_by_a_transaction() -> None:
     def body(brokers: Brokers) -> None:
         sink, other = opened(), opened()
-        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        owned = sink.resume(committed(brokers, sink._cluster_id))
         brokers.add_partitions(TOPIC, 2)  # the record of those that are added is in partitions that it has already
-        theirs = other.resume(claim_of(brokers, sink._cluster_id, 1), 0).claim
+        theirs = other.resume(committed(brokers, sink._cluster_id, partition=1))
         sink.write(event(0))
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         other.write(event(0, 1))
-        waiting = other.stage(theirs, 0, 1)
+        waiting = other.stage(theirs, OffsetRange(0, 1))
         sink.write(event(1))
-        sink.commit(sink.stage(claim, 1, 2))
+        sink.commit(sink.stage(owned, OffsetRange(1, 2)))
         sink.close()
         brokers.expire_offsets(GROUP)
         successor = opened()
         with pytest.raises(Retry, match="a transaction may be open in it"):
-            successor.resume(claim, None)
+            successor.resume(owned.at(None))
         other.commit(waiting)
-        assert successor.resume(claim, None).position == 2
+        assert successor.resume(owned.at(None)).next_offset == 2
 
     on_brokers(body)
 
@@ -111,11 +118,11 @@ def test_a_commit_log_of_version_1_is_read_and_another_is_refused_with_the_way_o
         entries, key = brokers.create_topic(f"{TOPIC}.positions", 1), f"{GROUP}/{brokers.topics[TOPIC].id}/0".encode()
         entries.partitions[0].append(0, key, b"[0, 7, 0]", None)
         sink = opened()
-        claim = claim_of(brokers, sink._cluster_id)
-        assert sink.resume(claim, None).position == 7
+        start = committed(brokers, sink._cluster_id, None)
+        assert sink.resume(start).next_offset == 7
         entries.partitions[0].append(0, key, b'{"version": 2}', None)
         with pytest.raises(FlafkaError) as refused:
-            opened().resume(claim, None)
+            opened().resume(start)
         assert str(refused.value) == (
             f"topic {TOPIC}.positions has an entry of version 2 for group {GROUP}, and this sink reads version 1: "
             "deliver what the channel holds with the agent that wrote it (agent start --drain), then delete that "
@@ -128,10 +135,10 @@ def test_a_commit_log_of_version_1_is_read_and_another_is_refused_with_the_way_o
 def test_a_new_owner_ends_the_transaction_of_the_one_before() -> None:
     def body(brokers: Brokers) -> None:
         asleep, successor = opened(), opened()
-        claim = asleep.resume(claim_of(brokers, asleep._cluster_id), 0).claim
+        owned = asleep.resume(committed(brokers, asleep._cluster_id))
         asleep.write(event(0))
-        waiting = asleep.stage(claim, 0, 1)
-        assert successor.resume(claim_of(brokers, successor._cluster_id), 0).position == 0  # and waits for nobody
+        waiting = asleep.stage(owned, OffsetRange(0, 1))
+        assert successor.resume(committed(brokers, successor._cluster_id)).next_offset == 0  # and waits for nobody
         with pytest.raises(Conflict):
             asleep.commit(waiting)
 
@@ -143,12 +150,12 @@ def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_
 ) -> None:
     def body(brokers: Brokers) -> None:
         sink, successor = opened(), opened()
-        monkeypatch.setattr("flafka.sinks.kafka.positions.Positions.open", lambda self: False)
-        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        monkeypatch.setattr("flafka.sinks.kafka.commitlog.CommitLog.open", lambda self: False)
+        owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))
-        sink.commit(sink.stage(claim, 0, 1))
-        # The successor got its partition, and the position that goes with it, before that.
-        assert successor.resume(claim_of(brokers, successor._cluster_id), 0).position == 1
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
+        # The successor got its partition, and the offset that goes with it, before that.
+        assert successor.resume(committed(brokers, successor._cluster_id)).next_offset == 1
 
     on_brokers(body)
 
@@ -156,12 +163,12 @@ def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_
 def test_a_position_of_an_earlier_epoch_than_the_records_own_is_none() -> None:
     def body(brokers: Brokers) -> None:
         sink, successor = opened(), opened()
-        claim = sink.resume(claim_of(brokers, sink._cluster_id)._replace(epoch=5), 0).claim
+        owned = sink.resume(committed(brokers, sink._cluster_id).of(epoch=5))
         sink.write(event(0))
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         brokers.expire_offsets(GROUP)
-        before = claim_of(brokers, successor._cluster_id)._replace(epoch=4, record=claim.record)
-        assert successor.resume(before, 7).position == 1
+        before = committed(brokers, successor._cluster_id, 7).of(epoch=4, commit_log=owned.generation.commit_log)
+        assert successor.resume(before).next_offset == 1
 
     on_brokers(body)
 
@@ -174,9 +181,7 @@ def batch_of(bodies: list[bytes], offset: int = 0) -> Batch:
 LARGE, SMALL = b"l" * 30_000, [b"small %d" % number for number in range(12)]
 
 
-def delivered_as_by_the_runner(
-    sink: Any, claim: PartitionClaim, batch: Batch, start: int, seconds: float
-) -> set[int]:
+def delivered_as_by_the_runner(sink: Any, owned: Assignment, batch: Batch, start: int, seconds: float) -> set[int]:
     """Try to deliver one record's events a few times, `seconds` between writing and staging; return the rejected."""
     rejected = set[int]()
     for _ in range(6):
@@ -186,11 +191,11 @@ def delivered_as_by_the_runner(
             rejected |= {id.index for id in e.reasons}
         world().sleep(seconds)
         try:
-            sink.commit(sink.stage(claim, start, start + 1))
+            sink.commit(sink.stage(owned, OffsetRange(start, start + 1)))
             break
         except Conflict:
             sink.reset(0)
-            claim = sink.resume(claim, start).claim
+            owned = sink.resume(owned.at(start))
         except Retry:
             sink.reset()
     return rejected
@@ -207,12 +212,12 @@ def test_a_limit_that_is_lowered_costs_the_large_event_alone(cluster: str, secon
     def body(brokers: Brokers) -> None:
         brokers.add_partitions(OUT, 3)
         sink = opened()
-        claim = sink.resume(claim_of(brokers, cluster or sink._cluster_id), 0).claim
+        owned = sink.resume(committed(brokers, cluster or sink._cluster_id))
         sink.write(batch_of([b"before"]))
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         brokers.topics[OUT].configs["max.message.bytes"] = "20000"
         batch = batch_of([*SMALL[:6], LARGE, *SMALL[6:]], 1)
-        rejected = delivered_as_by_the_runner(sink, claim, batch, 1, seconds)
+        rejected = delivered_as_by_the_runner(sink, owned, batch, 1, seconds)
         stored = [entry.value for number in range(3) for entry in brokers.records(OUT, number)]
         assert sorted(stored) == sorted([b"before", *SMALL])
         assert rejected == {6}
@@ -231,8 +236,8 @@ def test_an_event_that_a_limit_forbids_is_rejected_though_the_sink_may_not_ask_f
         brokers.topics[OUT].configs["max.message.bytes"] = "20000"
         monkeypatch.setattr("tests.simulator.kafka.AdminClient.describe_configs", not_allowed)
         sink = opened()
-        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
-        rejected = delivered_as_by_the_runner(sink, claim, batch_of([b"small", LARGE, b"little"]), 0, 1.0)
+        owned = sink.resume(committed(brokers, sink._cluster_id))
+        rejected = delivered_as_by_the_runner(sink, owned, batch_of([b"small", LARGE, b"little"]), 0, 1.0)
         stored = [entry.value for number in range(3) for entry in brokers.records(OUT, number)]
         assert sorted(stored) == [b"little", b"small"]
         assert rejected == {1}
@@ -247,12 +252,12 @@ def test_an_event_for_a_topic_that_takes_none_of_the_sink_is_rejected_alone() ->
         brokers.create_topic("__consumer_offsets", 1)
         brokers.create_topic("denied", 1).rights = [AclOperation.DESCRIBE]
         sink = opened()
-        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        owned = sink.resume(committed(brokers, sink._cluster_id))
         targets = [{"topic": "__consumer_offsets", "key": "k"}, {"topic": "denied"}, {"topic": ""}, {}]
         events = Batch.of([Event(b"%d" % number, headers | HEADERS) for number, headers in enumerate(targets)])
         with pytest.raises(Rejected) as rejected:
             sink.write(Batch(events.records, Origin.of_record(TOPIC, 0, 0, 0, 4)))
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"3"]
         assert [*rejected.value.reasons.values()] == [
             "topic __consumer_offsets is the brokers' own, and takes no events",
@@ -269,14 +274,14 @@ def test_an_event_that_would_come_back_into_the_channel_is_rejected_alone(cluste
 
     def body(brokers: Brokers) -> None:
         sink = opened()
-        claim = sink.resume(claim_of(brokers, cluster or sink._cluster_id), 0).claim
+        owned = sink.resume(committed(brokers, cluster or sink._cluster_id))
         events = Batch.of([Event(b"back", HEADERS | {"topic": TOPIC}), Event(b"out", HEADERS)])
         rejected: dict[Any, str] = {}
         try:
             sink.write(Batch(events.records, Origin.of_record(TOPIC, 0, 0, 0, 2)))
         except Rejected as e:
             rejected = dict(e.reasons)
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"out"]
         assert [entry.value for entry in brokers.records(TOPIC, 0)] == ([b"back"] if cluster else [])
         why = f"topic {TOPIC} is that of the sink's own channel, which would get the event again without end"
@@ -290,10 +295,9 @@ def test_a_sink_whose_own_topic_is_its_channel_s_delivers_nothing() -> None:
 
     def body(brokers: Brokers) -> None:
         sink = opened()
-        claim = claim_of(brokers, sink._cluster_id)._replace(topic=OUT, topic_id=str(brokers.topics[OUT].id))
         with pytest.raises(FlafkaError, match=f"kafka.topic = {OUT} is the topic of the sink's own channel"):
-            sink.resume(claim, 0)
-        sink.resume(claim._replace(cluster_id="another"), 0)
+            sink.resume(committed(brokers, sink._cluster_id, topic=OUT))
+        sink.resume(committed(brokers, "another", topic=OUT))
 
     on_brokers(body)
 
@@ -306,15 +310,15 @@ def test_a_refused_transaction_is_tried_again_with_its_reason(
         brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
         monkeypatch.setattr("flafka.sinks.kafka.topics.Topics._may_write", lambda self, name: True)
         sink = opened()
-        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))
         world().sleep(seconds)
         with pytest.raises(Retry, match="Failed to add partition"):
-            sink.stage(claim, 0, 1)
+            sink.stage(owned, OffsetRange(0, 1))
         sink.reset()
         brokers.topics[OUT].rights = None
         sink.write(event(0))
-        sink.commit(sink.stage(claim, 0, 1))
+        sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"event"]
 
     on_brokers(body)
@@ -324,7 +328,7 @@ def test_a_sink_without_the_right_to_write_its_own_topic_rejects_nothing() -> No
     def body(brokers: Brokers) -> None:
         brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
         sink = opened()
-        sink.resume(claim_of(brokers, sink._cluster_id), 0)
+        sink.resume(committed(brokers, sink._cluster_id))
         with pytest.raises(Retry, match=f"lacks the right Write on topic {OUT} "):
             sink.write(event(0))
 
@@ -336,9 +340,8 @@ def test_a_group_that_no_transaction_takes_is_named_before_any_event_is_written(
 
     def body(brokers: Brokers) -> None:
         sink = opened()
-        claim = claim_of(brokers, sink._cluster_id)._replace(group="für")
         with pytest.raises(FlafkaError, match="consumer group 'für' has 'ü', and the Kafka client takes printable"):
-            sink.resume(claim, 0)
+            sink.resume(committed(brokers, sink._cluster_id).of(group="für"))
 
     on_brokers(body)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,8 @@ from flafka.agent.runner.spark.job import Job, SinkJob
 from flafka.agent.runner.spark.query import Query
 from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
-from flafka.plugins import Batch, Config, PartitionClaim, Record, Retry, Sink
+from flafka.plugins import Assignment, Batch, Config, Record, Retry, Sink
+from tests.fixtures.partitions import assignment
 from tests.simulator import threads
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.processes import Process
@@ -77,31 +78,30 @@ class Store(Sink[Config]):
             held.bodies[event.body] += 1
 
 
-class Positions(KafkaChannel):
-    """Keeps positions in the simulation, in place of Kafka."""
+class Offsets(KafkaChannel):
+    """Keeps offsets in the simulation, in place of Kafka."""
 
     def open(self) -> None:
         pass
 
-    def confirm(self, claim: PartitionClaim) -> None:
+    def confirm(self, assignment: Assignment) -> None:
         pass
 
-    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
+    def committed(self, group: str | None) -> Sequence[Assignment]:
         here = world().models
-        claims = [PartitionClaim("c", "t", "i", "g", 0, partition) for partition in here["log"].partitions("t")]
-        return {claim: here["positions"].get(claim.partition) for claim in claims}
+        return [assignment("c", "t", "i", "g", 0, p, next_offset=here["offsets"].get(p)) for p in here["log"].records]
 
     def starts(self) -> Mapping[int, int]:
         log = world().models["log"]
         return {partition: log.low_watermark("t", partition) for partition in log.partitions("t")}
 
-    def refusals(self, group: str | None, positions: Any = None, _: Any = None) -> Any:
+    def refusals(self, group: str | None, starts: Any = None) -> Any:
         return []
 
-    def record(self, positions: Mapping[PartitionClaim, int], last: Any = None) -> None:
-        world().models["positions"].update({claim.partition: end for claim, end in positions.items()})
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
+        world().models["offsets"].update({one.partition: one.next_offset for one in assignments})
 
-    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def restore(self, assignments: Collection[Assignment]) -> None:
         raise Retry("the group has members")
 
 
@@ -113,7 +113,7 @@ class Letters:
 def job_of() -> tuple[Job, SinkJob]:
     config, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.topic": "t"})
     assert config is not None
-    channel = ChannelSpec("c", "a.channels.c", Positions, config, {}, PLACE)
+    channel = ChannelSpec("c", "a.channels.c", Offsets, config, {}, PLACE)
     sink = SinkSpec("k", "a.sinks.k", Store, Config(), {}, PLACE, channel="c", tolerance=Tolerance())
     job = SinkJob(sink, channel)
     return Job("a", (job,), AgentOptions(spark_trigger_interval=5), "", ""), job
@@ -125,8 +125,8 @@ class Run:
     def __init__(self, *faults: Fault, **options: Any) -> None:
         self.world = World(3, given=list(faults))
         self.log = self.world.models["log"] = Log()
-        self.positions: dict[int, int] = {}
-        self.world.models["positions"] = self.positions
+        self.offsets: dict[int, int] = {}
+        self.world.models["offsets"] = self.offsets
         self.store = self.world.models["store"] = SimpleNamespace(bodies=Counter(), bad=None)
         self.options = options
         self.errors: list[str] = []
@@ -180,7 +180,7 @@ def deliver(run: Run) -> None:
     for _ in range(3):
         run.log.append(7)
         end = {p: len(records) for p, records in run.log.records.items()}
-        run.until(lambda end=end: run.positions == end)
+        run.until(lambda end=end: run.offsets == end)
 
 
 def test_what_is_appended_is_delivered_once() -> None:
@@ -206,7 +206,7 @@ def test_a_task_that_fails_again_and_again_fails_the_query_with_what_python_said
         run.log.append(7)
         run.until(lambda: run.errors)
         run.store.bad = None
-        run.until(lambda: run.positions == {0: 4, 1: 3})
+        run.until(lambda: run.offsets == {0: 4, 1: 3})
 
     run = Run(max_failures=2).go(story)
     assert run.errors[0] == "the store is away"
@@ -217,7 +217,7 @@ def test_a_task_that_fails_again_and_again_fails_the_query_with_what_python_said
 def test_an_error_of_the_drivers_function_ends_the_query() -> None:
     def story(run: Run) -> None:
         run.until(lambda: run.spark.queries and run.spark.queries[0].batches)
-        run.query.expected[0] = 100
+        run.query.assignments[0] = run.query.assignments[0].at(100)
         run.log.append(7)
         run.until(lambda: run.errors)
 
@@ -228,7 +228,7 @@ def test_an_error_of_the_drivers_function_ends_the_query() -> None:
 def test_a_topic_that_is_made_anew_or_has_lost_records_fails_the_query(left: int) -> None:
     def story(run: Run) -> None:
         run.log.append(6)
-        run.until(lambda: run.positions == {0: 3, 1: 3})
+        run.until(lambda: run.offsets == {0: 3, 1: 3})
         run.log.records[0][left:] = []
         run.until(lambda: run.errors)
 
@@ -238,10 +238,10 @@ def test_a_topic_that_is_made_anew_or_has_lost_records_fails_the_query(left: int
 def test_a_topic_made_anew_that_has_passed_the_old_offset_is_read_on_in_silence() -> None:
     def story(run: Run) -> None:
         run.log.append(4)
-        run.until(lambda: run.positions == {0: 2, 1: 2})
+        run.until(lambda: run.offsets == {0: 2, 1: 2})
         run.log.records = {0: [], 1: []}
         run.log.append(10)
-        run.until(lambda: run.positions == {0: 5, 1: 5})
+        run.until(lambda: run.offsets == {0: 5, 1: 5})
 
     run = Run().go(story)
     assert run.errors == []
@@ -261,10 +261,10 @@ def test_records_that_are_too_old_fail_the_query() -> None:
 def test_a_new_partition_is_read_from_its_start() -> None:
     def story(run: Run) -> None:
         run.log.append(4)
-        run.until(lambda: run.positions == {0: 2, 1: 2})
+        run.until(lambda: run.offsets == {0: 2, 1: 2})
         run.log.records[2] = []
         run.log.append(6)
-        run.until(lambda: run.positions.get(2) == 2)
+        run.until(lambda: run.offsets.get(2) == 2)
 
     run = Run().go(story)
     assert set(run.times) == {1}
@@ -284,13 +284,13 @@ def test_a_driver_that_is_killed_leaves_executors_that_go_on_for_a_while() -> No
 
     run = Run(fault).go(story)
     assert run.times == [1]
-    assert run.positions == {0: 0, 1: 0}
+    assert run.offsets == {0: 0, 1: 0}
 
 
 def test_a_driver_that_sleeps_goes_on() -> None:
     def story(run: Run) -> None:
         run.log.append(5)
-        run.until(lambda: any(run.positions.values()))
+        run.until(lambda: any(run.offsets.values()))
         run.driver.pause(90)
         deliver(run)
 

@@ -8,19 +8,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from flafka.plugins import (
-    Batch,
-    Event,
-    Origin,
-    PartitionClaim,
-    Receipt,
-)
+from flafka.plugins import Batch, Event, OffsetRange, Origin, Receipt
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink
 from flafka.sinks.hdfs.manifest import Manifest
+from tests.fixtures.partitions import assignment
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
-CLAIM = PartitionClaim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
-OWN = CLAIM._replace(record="hdfs:/logs/.flafka")
+ASSIGNMENT = assignment("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
+OWN = ASSIGNMENT.of(commit_log="hdfs:/logs/.flafka")
 """As the sink answers it."""
 NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
 REQUIRED = {"hdfs.path": "/logs", "hdfs.webhdfs": NAMENODE, "hdfs.fileType": "DataStream"}
@@ -47,7 +42,7 @@ def records(start: int, end: int, **headers: str) -> Batch:
     events = [Event(b"%d" % n, {k: v.format(n % 2) for k, v in headers.items()}) for n in range(start, end)]
     count = end - start
     origin = Origin(
-        CLAIM.topic, CLAIM.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
+        ASSIGNMENT.topic, ASSIGNMENT.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
     )
     return Batch.of(events, origin)
 
@@ -69,13 +64,14 @@ def whole_record(fake: FakeWebHdfs) -> dict[str, Manifest]:
 
 def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Receipt:
     sink.write(records(start, end, **headers))
-    receipt = sink.stage(OWN, start, end)
+    receipt = sink.stage(OWN, OffsetRange(start, end))
     commit(sink, receipt)
     return receipt
 
 
 def commit(sink: HdfsSink, receipt: Receipt) -> None:
     """Commit, and resume before that if the sink has not."""
-    if receipt.claim not in sink._chains:
-        sink.resume(receipt.claim, receipt.start)
+    staged = receipt.assignment
+    if (staged.topic_partition, staged.generation) not in sink._chains:
+        sink.resume(staged.at(receipt.offsets.start))
     sink.commit(receipt)

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import requests
 
-from flafka.plugins import (
-    Retry,
-    conformance,
-)
+from flafka.plugins import OffsetRange, Retry, conformance
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, FakeWebHdfs, error
 from tests.sinks.hdfs_running import (
-    CLAIM,
+    ASSIGNMENT,
     NEVER,
     OWN,
     REQUIRED,
@@ -239,9 +236,9 @@ def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
 )
 def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, says: str) -> None:
     sink = sinks(**{"hdfs.proxyUser": "u"})
-    own = sink.resume(OWN, 0).claim
+    own = sink.resume(OWN.at(0))
     sink.write(records(0, 2))
-    receipt = sink.stage(own, 0, 2)
+    receipt = sink.stage(own, OffsetRange(0, 2))
     fake.refuse = lambda host, op: answer if op == "MKDIRS" else None
     with pytest.raises(Retry, match=says) as refused:
         sink.commit(receipt)
@@ -311,10 +308,10 @@ def test_a_standby_that_answers_what_was_is_not_believed(
     position = None
     for start in (0, 3, 6, 9):
         sink = sinks(**{"hdfs.webhdfs": hosts})
-        resumed = sink.resume(CLAIM, position)
-        assert resumed.position == position
+        resumed = sink.resume(ASSIGNMENT.at(position))
+        assert resumed.next_offset == position
         sink.write(records(start, start + 3))
-        sink.commit(sink.stage(resumed.claim, start, start + 3))
+        sink.commit(sink.stage(resumed, OffsetRange(start, start + 3)))
         position = start + 3
         if start == 3:
             fake.standby_follows()
@@ -326,7 +323,7 @@ def test_the_active_namenode_is_asked_where_the_last_one_asked_is_a_standby_by_n
     sinks: Any, fake: FakeWebHdfs
 ) -> None:
     sink = sinks(**{"hdfs.webhdfs": f"nn1:9870,{NAMENODE}"})
-    assert sink.resume(CLAIM, None).position is None
+    assert sink.resume(ASSIGNMENT).next_offset is None
     standby = error(403, "StandbyException", "Operation category WRITE is not supported in state standby")
     empty = 200, {"FileStatuses": {"FileStatus": []}}, ""
     answers = {"MKDIRS": standby, "RENAME": standby, "DELETE": standby, "LISTSTATUS": empty}
@@ -346,9 +343,9 @@ def test_an_active_namenode_that_allows_no_change_is_read_from(sinks: Any, fake:
 def test_a_file_that_a_datanode_does_not_see_yet_is_not_taken_for_absent(sinks: Any, fake: FakeWebHdfs) -> None:
     """A DataNode asks a NameNode of its own choice, which may be a standby that is behind."""
     sink = sinks()
-    claim = sink.resume(CLAIM, None).claim
+    owned = sink.resume(ASSIGNMENT)
     sink.write(records(0, 3))
-    sink.commit(sink.stage(claim, 0, 3))
+    sink.commit(sink.stage(owned, OffsetRange(0, 3)))
     unseen = error(404, "FileNotFoundException", "File does not exist")
     reads = 0
 
@@ -359,8 +356,8 @@ def test_a_file_that_a_datanode_does_not_see_yet_is_not_taken_for_absent(sinks: 
 
     fake.refuse = refuse
     with pytest.raises(Retry, match="DataNode does not see it yet"):
-        sinks().resume(claim, 3)
-    assert sinks().resume(claim, 3).position == 3
+        sinks().resume(owned.at(3))
+    assert sinks().resume(owned.at(3)).next_offset == 3
 
 
 def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: FakeWebHdfs) -> None:
@@ -379,6 +376,6 @@ def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: 
 
     fake.before, fake._execute = fail, execute
     sink.write(records(0, 2))
-    receipt = sink.stage(OWN, 0, 2)
+    receipt = sink.stage(OWN, OffsetRange(0, 2))
     assert asked == ["", "datanode"]
     assert receipt.staged.files[0].temporary.endswith("/0-1"), "no name is used twice"

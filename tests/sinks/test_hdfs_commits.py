@@ -16,6 +16,7 @@ from flafka.plugins import (
     Conflict,
     FlafkaError,
     LastRecord,
+    OffsetRange,
     Receipt,
     Retry,
 )
@@ -24,7 +25,7 @@ from flafka.sinks.hdfs.chain import KEEP_MS
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
 from tests.sinks.hdfs_running import (
-    CLAIM,
+    ASSIGNMENT,
     OWN,
     delivered,
     manifests,
@@ -46,12 +47,12 @@ def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -
             if sink is None:
                 receipt, position, sink = None, None, open_sink(directory, **{"hdfs.path": "/logs/%{host}"})
             if position is None:
-                position = sink.resume(CLAIM, None).position or 0
+                position = sink.resume(ASSIGNMENT).next_offset or 0
             while position < cuts[-1]:
                 end = next(cut for cut in cuts if cut > position)
                 if receipt is None:
                     sink.write(records(position, end, host="h{}"))
-                    receipt = sink.stage(OWN, position, end)
+                    receipt = sink.stage(OWN, OffsetRange(position, end))
                 sink.commit(receipt)
                 position, receipt = end, None
             sink.close()
@@ -65,7 +66,7 @@ def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -
         except Conflict:
             assert sink is not None
             sink.reset()
-            receipt, position = None, sink.resume(CLAIM, position).position
+            receipt, position = None, sink.resume(ASSIGNMENT.at(position)).next_offset
         promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
         assert set(delivered(fake)) <= promised, "something of an uncommitted range can be seen"
     raise AssertionError("did not come to an end")
@@ -140,11 +141,11 @@ class RebalanceListener:
             if action == "take over" or self.position is None:
                 self.sink.reset()
                 self.receipts, self.position = [], None
-                self.position = self.sink.resume(CLAIM, None).position or 0
+                self.position = self.sink.resume(ASSIGNMENT).next_offset or 0
             elif action == "stage":
                 end = self.position + records_
                 self.sink.write(records(self.position, end, host="h{}"))
-                self.receipts.append(self.sink.stage(OWN, self.position, end))
+                self.receipts.append(self.sink.stage(OWN, OffsetRange(self.position, end)))
                 self.position = end
             elif self.receipts:
                 self.sink.commit(self.receipts[0])
@@ -177,27 +178,27 @@ def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]
 
 def test_the_group_may_be_ahead_of_the_record(sinks: Any, fake: FakeWebHdfs) -> None:
     first, second = sinks(), sinks()
-    first.resume(CLAIM, 0)
+    first.resume(ASSIGNMENT.at(0))
     write_and_commit(first, 0, 5)
-    assert second.resume(CLAIM, 3).position == 5  # the record is the truth
+    assert second.resume(ASSIGNMENT.at(3)).next_offset == 5  # the record is the truth
     assert (
-        second.resume(CLAIM, 9).position == 9
+        second.resume(ASSIGNMENT.at(9)).next_offset == 9
     )  # but what another sink of the group delivered is not delivered again
     write_and_commit(second, 9, 12)
     assert [(m.start, m.end, len(m.files)) for m in manifests(fake)] == [(0, 5, 1), (5, 12, 1)]
     first.write(records(5, 9))
     with pytest.raises(Conflict):
-        first.commit(first.stage(OWN, 5, 9))
-    assert first.resume(CLAIM, 5).position == 12
+        first.commit(first.stage(OWN, OffsetRange(5, 9)))
+    assert first.resume(ASSIGNMENT.at(5)).next_offset == 12
     assert delivered(fake) == Counter([*range(5), *range(9, 12)])
 
 
 def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(OWN, 0)
+    sink.resume(OWN.at(0))
     renames = fake.calls.count("RENAME")
     sink.write(records(0, 5))
-    receipt = sink.stage(OWN, 0, 5)
+    receipt = sink.stage(OWN, OffsetRange(0, 5))
     lost = iter([False, True])  # the first one tries the target
 
     def lose(number: int, op: str) -> None:
@@ -214,10 +215,10 @@ def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWe
     first = sinks()
     write_and_commit(first, 0, 5)
     for sink in (first, sinks()):
-        sink.resume(OWN, 3)
+        sink.resume(OWN.at(3))
         sink.write(records(3, 7))
         with pytest.raises(Conflict):
-            sink.commit(sink.stage(OWN, 3, 7))
+            sink.commit(sink.stage(OWN, OffsetRange(3, 7)))
     assert delivered(fake) == Counter(range(5))
 
 
@@ -229,10 +230,10 @@ def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdf
     assert delivered(fake) == Counter([5, 6])
     sink._hdfs.delete("/logs")  # and all records of commits with it
     sink.write(records(7, 9))
-    receipt = sink.stage(OWN, 7, 9)
+    receipt = sink.stage(OWN, OffsetRange(7, 9))
     with pytest.raises(Conflict, match=r"someone has moved or deleted the commit log /logs/\.flafka/chain"):
         sink.commit(receipt)
-    assert sink.resume(CLAIM, 7).position == 7
+    assert sink.resume(ASSIGNMENT.at(7)).next_offset == 7
     write_and_commit(sink, 7, 9)
     assert delivered(fake) == Counter([7, 8])
 
@@ -241,10 +242,10 @@ def test_a_commit_does_not_begin_a_log(sinks: Any, fake: FakeWebHdfs) -> None:
     """Behind the fence of a log that never began, nobody would look for a commit."""
     sink = sinks()
     sink.write(records(0, 2))
-    receipt = sink.stage(OWN, 0, 2)
+    receipt = sink.stage(OWN, OffsetRange(0, 2))
     with pytest.raises(Conflict, match="has not resumed the commit log"):
         sink.commit(receipt)
-    sink.resume(OWN, 0)
+    sink.resume(OWN.at(0))
 
     def fail(number: int, op: str) -> None:
         if op == "RENAME" and any("/manifest-" in path for path in fake.files):
@@ -265,10 +266,10 @@ def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
     sinks: Any, fake: FakeWebHdfs, renames: int
 ) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}"})
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     write_and_commit(sink, 0, 5, host="a")
     sink.write(records(5, 7))
-    receipt = sink.stage(OWN, 5, 7)
+    receipt = sink.stage(OWN, OffsetRange(5, 7))
     seen = 0
 
     def move(number: int, op: str) -> None:
@@ -282,18 +283,18 @@ def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
     with pytest.raises((Conflict, Retry)):
         sink.commit(receipt)
     fake.heal()
-    assert sink.resume(CLAIM, 5).position == 5
+    assert sink.resume(ASSIGNMENT.at(5)).next_offset == 5
     write_and_commit(sink, 5, 7)
     assert delivered(fake) == Counter(range(7))
 
 
 def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(OWN, 0)
+    sink.resume(OWN.at(0))
     sink.write(records(0, 5))
-    first = sink.stage(OWN, 0, 5)
+    first = sink.stage(OWN, OffsetRange(0, 5))
     sink.write(records(5, 7))
-    second = sink.stage(OWN, 5, 7)
+    second = sink.stage(OWN, OffsetRange(5, 7))
 
     def fail(number: int, op: str) -> None:
         if op == "RENAME" and manifests(fake):
@@ -309,39 +310,39 @@ def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: Fa
 
 def test_offsets_that_hold_no_records_are_passed_over(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     for start in (0, 6, 12):  # each followed by the mark that ends a transaction
         write_and_commit(sink, start, start + 5)
     assert [(m.start, m.end) for m in manifests(fake)] == [(0, 5), (5, 11), (11, 17)]
     assert len(fake.visible()) == 3
-    assert sinks().resume(CLAIM, None).position == 17
+    assert sinks().resume(ASSIGNMENT).next_offset == 17
 
 
 def test_old_manifests_go_and_an_owner_that_slept_through_it_loses(sinks: Any, fake: FakeWebHdfs) -> None:
     sleeper, other = sinks(), sinks()
-    sleeper.resume(CLAIM, 0)
+    sleeper.resume(ASSIGNMENT.at(0))
     write_and_commit(sleeper, 0, 2)
-    other.resume(CLAIM, None)
+    other.resume(ASSIGNMENT)
     for start in range(2, 12, 2):
         write_and_commit(other, start, start + 2)
         fake.now += KEEP_MS // 2
     assert [m.start for m in manifests(fake)] == [6, 8, 10]
     sleeper.write(records(2, 4))  # the name of its next manifest is free again
     with pytest.raises(Conflict):
-        sleeper.commit(sleeper.stage(OWN, 2, 4))
-    assert sleeper.resume(CLAIM, 2).position == 12
+        sleeper.commit(sleeper.stage(OWN, OffsetRange(2, 4)))
+    assert sleeper.resume(ASSIGNMENT.at(2)).next_offset == 12
     assert delivered(fake) == Counter(range(12))
     fake.now += 10 * KEEP_MS
-    assert sinks().resume(CLAIM, None).position == 12, "the newest stays"
+    assert sinks().resume(ASSIGNMENT).next_offset == 12, "the newest stays"
 
 
 def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWebHdfs) -> None:
     first, second = sinks(), sinks()
-    first.resume(CLAIM, 0)
+    first.resume(ASSIGNMENT.at(0))
     write_and_commit(first, 0, 2)
     first.write(records(2, 4))
-    receipt = first.stage(OWN, 2, 4)
-    assert second.resume(CLAIM, None).position == 2
+    receipt = first.stage(OWN, OffsetRange(2, 4))
+    assert second.resume(ASSIGNMENT).next_offset == 2
     first.commit(receipt)
     assert delivered(fake) == Counter(range(4))
 
@@ -350,15 +351,15 @@ def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fak
     write_and_commit(sinks(), 0, 2)
     [path] = fake.visible()
     del fake.files[path]
-    assert sinks().resume(CLAIM, None).position == 2
+    assert sinks().resume(ASSIGNMENT).next_offset == 2
     assert f"{path} was delivered" in caplog.text
 
 
 def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(OWN, 0)
+    sink.resume(OWN.at(0))
     sink.write(records(0, 2))
-    receipt = sink.stage(OWN, 0, 2)
+    receipt = sink.stage(OWN, OffsetRange(0, 2))
     final = receipt.staged.files[0].final
     fake.files[final] = b"not ours"
     with pytest.raises(Retry, match="exists already"):
@@ -379,7 +380,7 @@ def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
 
     fake.after = cut
     with pytest.raises(Retry, match="HDFS holds 3 of the 4 bytes sent for /logs/FlumeData"):
-        sink.stage(OWN, 0, 2)
+        sink.stage(OWN, OffsetRange(0, 2))
     fake.heal()
     assert not manifests(fake)
 
@@ -390,15 +391,15 @@ def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: Fa
     path = min(path for path in fake.files if "/chain/" in path)
     fake.files[path] = content
     with pytest.raises(FlafkaError, match=re.escape(path)):
-        sinks().resume(CLAIM, None)
+        sinks().resume(ASSIGNMENT)
 
 
 def test_nothing_is_committed_behind_a_fence_though_the_log_was_tidied(sinks: Any, fake: FakeWebHdfs) -> None:
     """An owner sleeps for days; of what others have committed since, only the fence is left."""
     sleeper = sinks()
-    sleeper.resume(OWN, 0)
+    sleeper.resume(OWN.at(0))
     sleeper.write(records(0, 2))
-    receipt = sleeper.stage(OWN, 0, 2)
+    receipt = sleeper.stage(OWN, OffsetRange(0, 2))
 
     def fail(number: int, op: str) -> None:
         if op == "RENAME" and any("/manifest-" in path for path in fake.files):
@@ -435,8 +436,9 @@ def test_a_log_is_read_as_another_process_has_written_it(sinks: Any, fake: FakeW
     )
     fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND
     fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
-    found = sinks().resume(CLAIM, 0)
-    assert (found.claim, found.position, found.last) == (OWN, 2, LastRecord(1_790_000_000_000, 4))
+    found = sinks().resume(ASSIGNMENT.at(0))
+    assert (found.generation, found.next_offset) == (OWN.generation, 2)
+    assert found.last_record == LastRecord(1_790_000_000_000, 4)
     assert delivered(fake) == Counter(range(2)), "what a crash left of the commit is finished"
 
 
@@ -444,7 +446,7 @@ def test_a_log_is_read_as_another_process_has_written_it(sinks: Any, fake: FakeW
 def test_a_log_of_another_version_is_refused_with_the_way_out(sinks: Any, fake: FakeWebHdfs, version: int) -> None:
     fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"version":3', b'"version":%d' % version)
     with pytest.raises(FlafkaError) as refused:
-        sinks().resume(CLAIM, 0)
+        sinks().resume(ASSIGNMENT.at(0))
     assert str(refused.value) == (
         f"{LOG}/0/3/{0:020d} is a manifest of version {version}, and this sink reads version 3: deliver what "
         f"the channel holds with the agent that wrote it (agent start --drain), remove the directory {LOG}/0/3, and "

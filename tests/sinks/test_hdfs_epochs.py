@@ -15,12 +15,12 @@ from unittest import mock
 import pytest
 import requests
 
-from flafka.plugins import Conflict, PartitionClaim, Resumed, Retry
+from flafka.plugins import Assignment, Conflict, OffsetRange, Retry
 from flafka.sinks.hdfs import HdfsSink
 from tests.fixtures.examples import some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs, error
 from tests.sinks.hdfs_running import (
-    CLAIM,
+    ASSIGNMENT,
     OWN,
     delivered,
     manifests,
@@ -36,14 +36,14 @@ LATER = 1_790_000_000_000
 
 
 def test_a_chain_begins_where_the_group_stood(sinks: Any, fake: FakeWebHdfs) -> None:
-    assert sinks().resume(CLAIM, 40).position == 40
+    assert sinks().resume(ASSIGNMENT.at(40)).next_offset == 40
     [(path, begin)] = whole_record(fake).items()
     assert (posixpath.basename(path), begin.start, begin.end, begin.files) == ("begin", 40, 40, ())
-    assert sinks().resume(CLAIM, None).position == 40, "the group was deleted before anything was committed"
+    assert sinks().resume(ASSIGNMENT).next_offset == 40, "the group was deleted before anything was committed"
     sink = sinks()
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     write_and_commit(sink, 40, 43)
-    assert sinks().resume(CLAIM, None).position == 43
+    assert sinks().resume(ASSIGNMENT).next_offset == 43
 
 
 @pytest.mark.parametrize("before", ["committed", "begun", "nothing"])
@@ -52,19 +52,19 @@ def test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more(
 ) -> None:
     sleeper, awake = sinks(), sinks()
     if before != "nothing":
-        sleeper.resume(CLAIM, 0)
+        sleeper.resume(ASSIGNMENT.at(0))
     if before == "committed":
         write_and_commit(sleeper, 0, 3)
     sleeper.write(records(3, 5))
-    receipt = sleeper.stage(OWN, 3, 5)
-    found = awake.resume(OWN._replace(epoch=LATER), 1)
-    assert (found.claim, found.position) == (OWN._replace(epoch=LATER), 1)
+    receipt = sleeper.stage(OWN, OffsetRange(3, 5))
+    found = awake.resume(OWN.of(epoch=LATER).at(1))
+    assert (found.generation, found.next_offset) == (OWN.of(epoch=LATER).generation, 1)
     with pytest.raises(Conflict):
         sleeper.commit(receipt)
     awake.write(records(1, 4))
-    awake.commit(awake.stage(found.claim, 1, 4))
-    again = sleeper.resume(OWN, 3)
-    assert (again.claim, again.position) == (found.claim, 4)
+    awake.commit(awake.stage(found, OffsetRange(1, 4)))
+    again = sleeper.resume(OWN.at(3))
+    assert (again.generation, again.next_offset) == (found.generation, 4)
     assert delivered(fake) == Counter(range(3) if before == "committed" else ()) + Counter(range(1, 4))
 
 
@@ -75,31 +75,31 @@ def open_two_epochs(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool
     """
     with FakeWebHdfs.installed() as fake:
         sleeper, awake = open_sink(directory), open_sink(directory)
-        sleeper.resume(CLAIM, 0)
+        sleeper.resume(ASSIGNMENT.at(0))
         write_and_commit(sleeper, 0, 3)
         begun = len(fake.calls)
 
         def overtake(number: int, _: str) -> None:
             if number == begun + index:
                 fake.heal()
-                found = awake.resume(OWN._replace(epoch=LATER + 1), 1)
+                found = awake.resume(OWN.of(epoch=LATER + 1).at(1))
                 awake.write(records(1, 3))
-                awake.commit(awake.stage(found.claim, 1, 3))
+                awake.commit(awake.stage(found, OffsetRange(1, 3)))
 
         fake.before = overtake
         refused = False
         try:
-            found = sleeper.resume(OWN._replace(epoch=LATER), 1)
+            found = sleeper.resume(OWN.of(epoch=LATER).at(1))
             calls = len(fake.calls) - begun
-            if found.claim.epoch == LATER:
+            if found.generation.epoch == LATER:
                 if index >= calls:
                     overtake(begun + index, "")
                 sleeper.write(records(1, 3))
-                receipt = sleeper.stage(found.claim, 1, 3)
+                receipt = sleeper.stage(found, OffsetRange(1, 3))
                 with pytest.raises(Conflict):
                     sleeper.commit(receipt)
             else:
-                assert found.position == 3
+                assert found.next_offset == 3
         except Retry:
             refused, calls = True, 0
         finally:
@@ -118,56 +118,55 @@ def test_of_two_owners_that_open_epochs_at_once_only_the_later_commits(tmp_path:
 
 def test_a_group_that_was_deleted_goes_on_by_the_record_of_its_latest_epoch(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     write_and_commit(sink, 0, 3)
-    found = sink.resume(OWN._replace(epoch=LATER), 1)
+    found = sink.resume(OWN.of(epoch=LATER).at(1))
     sink.write(records(1, 2))
-    sink.commit(sink.stage(found.claim, 1, 2))
-    found = sinks().resume(CLAIM, None)
-    assert (found.claim.epoch, found.position) == (LATER, 2)
+    sink.commit(sink.stage(found, OffsetRange(1, 2)))
+    found = sinks().resume(ASSIGNMENT)
+    assert (found.generation.epoch, found.next_offset) == (LATER, 2)
 
 
-def started(sink: HdfsSink, claim: PartitionClaim, committed: int | None) -> Resumed:
+def started(sink: HdfsSink, committed: Assignment) -> Assignment:
     """Take over as an agent does at its start: move the commit log here if it is elsewhere, and resume."""
-    moved = sink.move_commit_log(claim, committed)
-    return sink.resume(claim, committed) if moved is None else sink.resume(moved.claim, moved.position)
+    return sink.resume(sink.move_commit_log(committed) or committed)
 
 
 def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     old = sinks()
-    old.resume(CLAIM, 0)
+    old.resume(ASSIGNMENT.at(0))
     write_and_commit(old, 0, 3)
     old.write(records(3, 5))
-    receipt = old.stage(OWN, 3, 5)
+    receipt = old.stage(OWN, OffsetRange(3, 5))
     new = sinks(**{"hdfs.path": "/other"})
-    found = started(new, OWN, 2)
-    assert (found.claim.record, found.position) == ("hdfs:/other/.flafka", 3)
-    assert found.claim.epoch > CLAIM.epoch
+    found = started(new, OWN.at(2))
+    assert (found.generation.commit_log, found.next_offset) == ("hdfs:/other/.flafka", 3)
+    assert found.generation.epoch > ASSIGNMENT.generation.epoch
     with pytest.raises(Conflict):
         old.commit(receipt)
     new.write(records(3, 6))
-    new.commit(new.stage(found.claim, 3, 6))
+    new.commit(new.stage(found, OffsetRange(3, 6)))
     # A crash before the group was told: the next owner comes by way of the old record.
-    again = started(sinks(**{"hdfs.path": "/other"}), OWN, 3)
-    assert (again.claim, again.position) == (found.claim, 6)
-    back = started(sinks(), found.claim, 6)
-    assert (back.claim.record, back.position) == (OWN.record, 6)
-    assert back.claim.epoch > found.claim.epoch
+    again = started(sinks(**{"hdfs.path": "/other"}), OWN.at(3))
+    assert (again.generation, again.next_offset) == (found.generation, 6)
+    back = started(sinks(), found.at(6))
+    assert (back.generation.commit_log, back.next_offset) == (OWN.generation.commit_log, 6)
+    assert back.generation.epoch > found.generation.epoch
     assert delivered(fake) == Counter(range(6))
 
 
-def move(directory: Path) -> Resumed:
+def move(directory: Path) -> Assignment:
     """Take over what `/logs` has below another path, and commit two records more; until it works."""
     for _ in range(10):
         sink: HdfsSink | None = None
         try:
             sink = open_sink(directory, **{"hdfs.path": "/other"})
-            found = started(sink, OWN, 2)
-            assert found.position in (3, 5)
-            if found.position == 5:
+            found = started(sink, OWN.at(2))
+            assert found.next_offset in (3, 5)
+            if found.next_offset == 5:
                 return found
             sink.write(records(3, 5))
-            sink.commit(sink.stage(found.claim, 3, 5))
+            sink.commit(sink.stage(found, OffsetRange(3, 5)))
         except (Crash, Retry):
             pass
         finally:
@@ -181,20 +180,20 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
     def moved(index: int) -> tuple[FakeWebHdfs, int]:
         with FakeWebHdfs.installed() as fake:
             sink = open_sink(tmp_path)
-            sink.resume(CLAIM, 0)
+            sink.resume(ASSIGNMENT.at(0))
             write_and_commit(sink, 0, 3)
-            sleeping = sink.stage(OWN, 3, 4)
+            sleeping = sink.stage(OWN, OffsetRange(3, 4))
             before = len(fake.calls)
             fake.lose(before + index, count, "after", error)
             try:
                 found = move(tmp_path)
                 fake.heal()
                 calls = len(fake.calls) - before
-                assert found.claim.record == "hdfs:/other/.flafka"
+                assert found.generation.commit_log == "hdfs:/other/.flafka"
                 with pytest.raises(Conflict):
                     sink.commit(sleeping)
                 next_owner = open_sink(tmp_path, **{"hdfs.path": "/other"})
-                assert next_owner.resume(found.claim, 3).position == 5
+                assert next_owner.resume(found.at(3)).next_offset == 5
                 next_owner.close()
             finally:
                 sink.close()
@@ -215,7 +214,7 @@ def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_k
                 sink = None
                 try:
                     sink = open_sink(tmp_path, **{"hdfs.path": "/other"})
-                    assert started(sink, OWN, 5).position == 5, f"call {index}"
+                    assert started(sink, OWN.at(5)).next_offset == 5, f"call {index}"
                     break
                 except Crash:
                     continue
@@ -233,7 +232,7 @@ def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed
     def moved(first: int, second: int) -> int:
         with FakeWebHdfs.installed() as fake:
             old = open_sink(tmp_path)
-            old.resume(CLAIM, 0)
+            old.resume(ASSIGNMENT.at(0))
             write_and_commit(old, 0, 3)
             old.close()
             position, calls = None, 0
@@ -242,7 +241,7 @@ def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed
                 begun = len(fake.calls)
                 fake.lose(begun + call, 1, "after", Crash)
                 with contextlib.suppress(Crash):
-                    position = started(sink, OWN, 0).position
+                    position = started(sink, OWN.at(0)).next_offset
                 calls = len(fake.calls) - begun
                 sink.close()
                 fake.heal()
@@ -261,7 +260,7 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
     """
     with FakeWebHdfs.installed() as fake:
         old = open_sink(directory)
-        old.resume(CLAIM, 0)
+        old.resume(ASSIGNMENT.at(0))
         write_and_commit(old, 0, 3)
         sleeper, awake = (open_sink(directory, **{"hdfs.path": "/other"}) for _ in range(2))
         begun, group = len(fake.calls), [OWN]
@@ -269,22 +268,22 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         def overtake(number: int, _: str) -> None:
             if number == begun + index:
                 fake.heal()
-                found = started(awake, OWN, 3)
+                found = started(awake, OWN.at(3))
                 awake.write(records(3, 5))
-                awake.commit(awake.stage(found.claim, 3, 5))
-                group.append(found.claim)
+                awake.commit(awake.stage(found, OffsetRange(3, 5)))
+                group.append(found)
 
         fake.before = overtake
         refused = False
         try:
-            started(sleeper, OWN, 3)
+            started(sleeper, OWN.at(3))
         except Retry:
             refused = True
         calls = len(fake.calls) - begun
         if index >= calls:
             overtake(begun + index, "")
-        for claim, position in ((group[-1], 5), (group[0], 3)):  # as the group says, or as it said before
-            assert started(sleeper, claim, position).position == 5, f"call {index}"
+        for committed in (group[-1].at(5), group[0].at(3)):  # as the group says, or as it said before
+            assert started(sleeper, committed).next_offset == 5, f"call {index}"
         for sink in (old, sleeper, awake):
             sink.close()
         return fake, calls, refused
@@ -317,44 +316,44 @@ def refusing_renames(fake: FakeWebHdfs, where: str = "/h0/FlumeData") -> Iterato
 def test_a_reset_frees_a_commit_that_cannot_be_finished(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     path = {"hdfs.path": "/logs/%{host}"}
     sink = sinks(**path)
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     with refusing_renames(fake):
         with pytest.raises(
             Retry, match=r"quota .*; to deliver .*: agent group reset flume --topic app.logs:3 --to 0$"
         ):
             write_and_commit(sink, 0, 3, host="h0")
         with pytest.raises(Retry, match="agent group reset"):
-            sinks(**path).resume(OWN, 0)
+            sinks(**path).resume(OWN.at(0))
         with pytest.raises(Retry, match="agent group reset"):
-            sinks(**{"hdfs.path": "/other"}).resume(OWN, 0)
+            sinks(**{"hdfs.path": "/other"}).resume(OWN.at(0))
         with pytest.raises(Retry, match=r"--to 0$"):
-            sinks(**path).resume(OWN._replace(epoch=LATER - 1), 2)  # that would leave record 0 out
-        found = sinks(**path).resume(OWN._replace(epoch=LATER), 0)
-        assert (found.claim.epoch, found.position) == (LATER, 0)
+            sinks(**path).resume(OWN.of(epoch=LATER - 1).at(2))  # that would leave record 0 out
+        found = sinks(**path).resume(OWN.of(epoch=LATER).at(0))
+        assert (found.generation.epoch, found.next_offset) == (LATER, 0)
         assert "records 0 to 2, committed before the reset, stay in /logs/.flafka/tmp/" in caplog.text
     after = sinks(**path)
-    after.resume(found.claim, 0)
+    after.resume(found.at(0))
     after.write(records(0, 3, host="h0"))
-    after.commit(after.stage(found.claim, 0, 3))
+    after.commit(after.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
 
 
 def test_a_reset_does_not_give_up_files_while_hdfs_is_away(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     sink.write(records(0, 3))
-    receipt = sink.stage(OWN, 0, 3)
+    receipt = sink.stage(OWN, OffsetRange(0, 3))
 
     def away(number: int, op: str) -> None:
         if op == "RENAME" and manifests(fake):
             raise requests.ConnectionError
 
     fake.before = away
-    for attempt in (lambda: sink.commit(receipt), lambda: sinks().resume(OWN._replace(epoch=LATER), 3)):
+    for attempt in (lambda: sink.commit(receipt), lambda: sinks().resume(OWN.of(epoch=LATER).at(3))):
         with pytest.raises(Retry, match="HDFS is away"):
             attempt()
     fake.heal()
-    sinks().resume(OWN._replace(epoch=LATER), 3)
+    sinks().resume(OWN.of(epoch=LATER).at(3))
     assert delivered(fake) == Counter(range(3))
 
 
@@ -364,24 +363,24 @@ def test_files_that_are_gone_and_were_never_renamed_are_delivered_again(
     """Somebody empties `.flafka/tmp` while a quota refuses the renames; the channel still has the records."""
     path = {"hdfs.path": "/logs/%{host}"}
     sink = sinks(**path)
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     sink.write(records(0, 3, host="h0"))
-    receipt = sink.stage(OWN, 0, 3)
+    receipt = sink.stage(OWN, OffsetRange(0, 3))
     with refusing_renames(fake), pytest.raises(Retry, match="quota"):
         sink.commit(receipt)
     fake.tree.remove("/logs/.flafka/tmp")
     with pytest.raises(Conflict, match="files that were committed are gone"):
         sink.commit(receipt)
-    found = sinks(**path).resume(OWN, 0)
-    assert found.position == 0
+    found = sinks(**path).resume(OWN.at(0))
+    assert found.next_offset == 0
     assert "records 0 to 2 are delivered again: /logs/h0/FlumeData" in caplog.text
     after = sinks(**path)
-    assert after.resume(found.claim, 0).position == 0
+    assert after.resume(found.at(0)).next_offset == 0
     after.write(records(0, 3, host="h0"))
-    after.commit(after.stage(found.claim, 0, 3))
+    after.commit(after.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
     fake.tree.remove("/logs/h0")
-    assert sinks(**path).resume(found.claim, None).position == 3, "these were there, and somebody has moved them"
+    assert sinks(**path).resume(found.at(None)).next_offset == 3, "these were there, and somebody has moved them"
 
 
 def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered_again(
@@ -389,9 +388,9 @@ def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered
 ) -> None:
     """Their owner is at work: it must not commit the channel's offset past them."""
     sink = sinks()
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     sink.write(records(0, 3))
-    receipt = sink.stage(OWN, 0, 3)
+    receipt = sink.stage(OWN, OffsetRange(0, 3))
 
     def empty(number: int, op: str) -> None:
         if op == "RENAME" and manifests(fake):
@@ -401,16 +400,16 @@ def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered
     with pytest.raises(Conflict, match="files that were committed are gone"):
         sink.commit(receipt)
     fake.heal()
-    found = sink.resume(CLAIM, 0)
-    assert found.position == 0
+    found = sink.resume(ASSIGNMENT.at(0))
+    assert found.next_offset == 0
     sink.write(records(0, 3))
-    sink.commit(sink.stage(found.claim, 0, 3))
+    sink.commit(sink.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
 
 
 def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}"})
-    sink.resume(CLAIM, 0)
+    sink.resume(ASSIGNMENT.at(0))
     with refusing_renames(fake, "/h0/"), pytest.raises(Retry, match="quota"):
         write_and_commit(sink, 0, 3, host="h0")
     assert not manifests(fake)
@@ -421,10 +420,10 @@ def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any,
 
 def test_a_new_path_is_proven_before_the_old_record_names_it(sinks: Any, fake: FakeWebHdfs) -> None:
     old = sinks()
-    old.resume(CLAIM, 0)
+    old.resume(ASSIGNMENT.at(0))
     write_and_commit(old, 0, 3)
     with refusing_renames(fake, "/other/"), pytest.raises(Retry, match="quota"):
-        started(sinks(**{"hdfs.path": "/other"}), OWN, 3)
+        started(sinks(**{"hdfs.path": "/other"}), OWN.at(3))
     again = sinks()
-    found = again.resume(OWN, 3)
-    assert (found.claim, found.position) == (OWN, 3)
+    found = again.resume(OWN.at(3))
+    assert (found.generation, found.next_offset) == (OWN.generation, 3)

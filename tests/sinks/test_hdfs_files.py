@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from flafka.plugins import (
     Batch,
     Event,
+    OffsetRange,
     Origin,
     Rejected,
     Retry,
@@ -30,7 +31,7 @@ from flafka.sinks.hdfs.layout import safe_name
 from tests.fixtures.examples import examples
 from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import (
-    CLAIM,
+    ASSIGNMENT,
     OWN,
     commit,
     delivered,
@@ -43,10 +44,10 @@ from tests.sinks.hdfs_running import (
 
 def test_files_appear_whole_at_the_commit_and_not_before(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}", "hdfs.filePrefix": "web", "hdfs.fileSuffix": ".log"})
-    assert sink.resume(CLAIM, 40).position == 40
+    assert sink.resume(ASSIGNMENT.at(40)).next_offset == 40
     sink.write(records(40, 43, host="h{}"))
     sink.write(records(43, 44, host="h{}"))
-    receipt = pickle.loads(pickle.dumps(sink.stage(OWN, 40, 44)))
+    receipt = pickle.loads(pickle.dumps(sink.stage(OWN, OffsetRange(40, 44))))
     assert receipt.events == 4
     assert not fake.visible()
     commit(sink, receipt)
@@ -61,17 +62,17 @@ def test_files_appear_whole_at_the_commit_and_not_before(sinks: Any, fake: FakeW
 
 def test_another_process_may_commit_what_one_staged(sinks: Any, fake: FakeWebHdfs) -> None:
     executor, driver = sinks(), sinks()
-    assert driver.resume(CLAIM, None).position is None
+    assert driver.resume(ASSIGNMENT).next_offset is None
     executor.write(records(0, 5))
-    driver.commit(pickle.loads(pickle.dumps(executor.stage(OWN, 0, 5))))
+    driver.commit(pickle.loads(pickle.dumps(executor.stage(OWN, OffsetRange(0, 5)))))
     executor.write(records(5, 9))
-    driver.commit(executor.stage(OWN, 5, 9))
+    driver.commit(executor.stage(OWN, OffsetRange(5, 9)))
     assert delivered(fake) == Counter(range(9))
 
 
 def test_without_newline_and_with_empty_bodies(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"serializer.appendNewline": "false", "hdfs.path": "/logs/%{host}"})
-    origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, 4)
+    origin = Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 0, 0, 4)
     bodies = [
         Event(b"", {"host": "a"}),
         Event(b"\xff\n", {"host": "b"}),
@@ -79,24 +80,25 @@ def test_without_newline_and_with_empty_bodies(sinks: Any, fake: FakeWebHdfs) ->
         Event(b"x", {"host": "b"}),
     ]
     sink.write(Batch.of(bodies, origin))
-    commit(sink, sink.stage(OWN, 0, 1))
+    commit(sink, sink.stage(OWN, OffsetRange(0, 1)))
     assert sorted(fake.visible().values()) == [b"", b"\xff\nx"]
 
 
 def test_a_range_of_dropped_events_is_committed_without_files(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    commit(sink, sink.stage(OWN, 0, 7))
-    assert sinks().resume(CLAIM, None).position == 7
+    commit(sink, sink.stage(OWN, OffsetRange(0, 7)))
+    assert sinks().resume(ASSIGNMENT).next_offset == 7
     assert not fake.visible()
 
 
 def test_two_groups_and_a_recreated_topic_keep_apart(sinks: Any, fake: FakeWebHdfs) -> None:
-    for claim in (CLAIM, CLAIM._replace(group="other"), CLAIM._replace(topic_id="new"), CLAIM._replace(epoch=1)):
+    others = ASSIGNMENT.of(group="other"), ASSIGNMENT.of(topic_id="new"), ASSIGNMENT.of(epoch=1)
+    for committed in (ASSIGNMENT, *others):
         sink = sinks()
-        found = sink.resume(claim, None)
-        assert (found.claim, found.position) == (claim._replace(record=OWN.record), None)
+        found = sink.resume(committed)
+        assert found == committed.of(commit_log=OWN.generation.commit_log)
         sink.write(records(0, 3))
-        commit(sink, sink.stage(found.claim, 0, 3))
+        commit(sink, sink.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter({0: 4, 1: 4, 2: 4})
     assert len(fake.visible()) == 4
 
@@ -131,7 +133,7 @@ def test_names_end_as_the_format_is_called_and_nothing_is_lost(
 ) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}", **options})
     sink.write(records(0, 6, host="h{}"))
-    receipt = pickle.loads(pickle.dumps(sink.stage(OWN, 0, 6)))
+    receipt = pickle.loads(pickle.dumps(sink.stage(OWN, OffsetRange(0, 6))))
     commit(sink, receipt)
     assert len(fake.visible()) == 2
     assert all(re.search(f"-[0-9a-f]{{8}}{re.escape(end)}$", path) for path in fake.visible())
@@ -142,7 +144,7 @@ def test_names_end_as_the_format_is_called_and_nothing_is_lost(
 def test_parquet_has_the_typed_columns_that_are_asked_for(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(serializer="parquet", **{"serializer.columns.n": "bigint"})
     sink.write(records(0, 2, n="{}7"))
-    commit(sink, sink.stage(OWN, 0, 2))
+    commit(sink, sink.stage(OWN, OffsetRange(0, 2)))
     (data,) = fake.visible().values()
     rows = pq.read_table(io.BytesIO(data)).to_pylist()
     assert rows == [{"n": n, "headers": [("n", f"{n:02}")], "body": b"%d" % (n // 10)} for n in (7, 17)]
@@ -152,14 +154,14 @@ def test_each_schema_has_files_of_its_own_and_an_event_without_one_is_rejected(s
     sink = sinks(serializer="org.apache.flume.sink.hdfs.AvroEventSerializer$Builder")
     schemas = ['"string"', ' "bytes" ', None, "{", '"string"']
     events = [Event(b"\x02%d" % n, {"flume.avro.schema.literal": s} if s else {}) for n, s in enumerate(schemas)]
-    batch = Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(events)))
+    batch = Batch.of(events, Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 0, 0, len(events)))
     with pytest.raises(Rejected) as rejected:
         sink.write(batch)
     reasons = rejected.value.reasons
     assert set(reasons) == {batch.id(2), batch.id(3)}
     assert "no serializer.schemaURL" in reasons[batch.id(2)]
     assert "is no Avro schema" in reasons[batch.id(3)]
-    commit(sink, sink.stage(OWN, 0, 1))
+    commit(sink, sink.stage(OWN, OffsetRange(0, 1)))
     files = [list(fastavro.reader(io.BytesIO(data))) for data in fake.visible().values()]
     assert sorted(files, key=repr) == [["0", "4"], [b"1"]]
 
@@ -171,7 +173,7 @@ def test_a_schema_of_the_configuration_may_lie_on_hdfs(sinks: Any, fake: FakeWeb
     sink.reset()
     fake.files["/schemas/x.avsc"] = b'{"type": "int"}'
     sink.write(records(0, 2))
-    receipt = sink.stage(OWN, 0, 2)
+    receipt = sink.stage(OWN, OffsetRange(0, 2))
     commit(sink, receipt)
     [data] = [data for path, data in fake.visible().items() if path.startswith("/logs")]
     assert list(fastavro.reader(io.BytesIO(data))) == [24, -25]  # what zigzag makes of "0" and "1"
@@ -183,7 +185,7 @@ def test_much_in_memory_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypat
     sink.write(records(0, 5))
     assert sink.due() == set()
     sink.write(records(5, 60))
-    assert sink.due() == {CLAIM.partition}
+    assert sink.due() == {ASSIGNMENT.partition}
 
 
 # --- rolls
@@ -198,9 +200,9 @@ def test_what_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest
         sink.write(records(0, events, **headers))
         now += later
         due = sink.due()
-        assert due <= {CLAIM.partition}
+        assert due <= {ASSIGNMENT.partition}
         if due:
-            sink.stage(OWN, 0, events)
+            sink.stage(OWN, OffsetRange(0, events))
             assert sink.due() == set()
         return bool(due)
 
@@ -224,11 +226,11 @@ def test_what_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest
 def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.write(records(0, 2))
-    sink.reset(CLAIM.partition + 1)
-    assert [file.events for file in sink._staging.partitions[CLAIM.partition].files.values()] == [2]
-    sink.reset(CLAIM.partition)
+    sink.reset(ASSIGNMENT.partition + 1)
+    assert [file.events for file in sink._staging.partitions[ASSIGNMENT.partition].files.values()] == [2]
+    sink.reset(ASSIGNMENT.partition)
     sink.write(records(7, 8))
-    commit(sink, sink.stage(OWN, 7, 8))
+    commit(sink, sink.stage(OWN, OffsetRange(7, 8)))
     assert delivered(fake) == Counter([7])
 
 
@@ -238,9 +240,9 @@ def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) 
 def test_a_header_that_is_a_path_makes_directories(sinks: Any, fake: FakeWebHdfs) -> None:
     """As the header `file` of `spooldir` and `taildir` does."""
     sink = sinks(**{"hdfs.path": "/logs/%{file}"})
-    origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 9, 0, 1)
+    origin = Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 9, 0, 1)
     sink.write(Batch.of([Event(b"0", {"file": "/var/log/a.log"})], origin))
-    commit(sink, sink.stage(OWN, 9, 10))
+    commit(sink, sink.stage(OWN, OffsetRange(9, 10)))
     assert [path.rpartition("/")[0] for path in fake.visible()] == ["/logs/var/log/a.log"]
 
 
@@ -273,12 +275,12 @@ def test_a_header_that_makes_no_path_is_rejected_and_the_rest_delivered(
         Event(b"2", {"host": "good"}),
         Event(b"3", {}),
     ]
-    batch = Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, 9, 0, 4))
+    batch = Batch.of(events, Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 9, 0, 4))
     with pytest.raises(Rejected) as rejected:
         sink.write(batch)
     assert list(rejected.value.reasons) == [batch.id(1)]
     assert says in rejected.value.reasons[batch.id(1)]
-    commit(sink, sink.stage(OWN, 9, 10))
+    commit(sink, sink.stage(OWN, OffsetRange(9, 10)))
     assert {path.rpartition("/")[0]: content for path, content in fake.visible().items()} == {
         "/logs/good": b"0\n2\n",
         "/logs": b"3\n",  # as in Flume, a header that is not there leaves nothing
@@ -294,14 +296,14 @@ def test_an_event_needs_a_time_for_a_path_with_one(
     sink = sinks(**{"hdfs.path": "/logs/%Y-%m", "hdfs.timeZone": "UTC"})
     headers = {} if timestamp is None else {"timestamp": timestamp}
     events = [Event(b"0", {"timestamp": "1704157445006"}), Event(b"1", headers)]
-    batch = Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, 2))
+    batch = Batch.of(events, Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 0, 0, 2))
     if says is None:  # far away, but a time
         sink.write(batch)
         return
     with pytest.raises(Rejected) as rejected:
         sink.write(batch)
     assert says in rejected.value.reasons[batch.id(1)]
-    commit(sink, sink.stage(OWN, 0, 1))
+    commit(sink, sink.stage(OWN, OffsetRange(0, 1)))
     assert list(fake.visible().values()) == [b"0\n"]
     assert next(iter(fake.visible())).startswith("/logs/2024-01/")
 
@@ -315,14 +317,14 @@ def test_no_header_leads_out_of_the_fixed_part(tmp_path: Path, pairs: list[tuple
         sink = open_sink(tmp_path, **{"hdfs.path": "/logs/%{a}/x%{b}", "hdfs.filePrefix": "%{b}"})
         batch = Batch.of(
             (Event(b"%d" % n, {"a": a, "b": b}) for n, (a, b) in enumerate(pairs)),
-            Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(pairs)),
+            Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 0, 0, len(pairs)),
         )
         rejected = 0
         try:
             sink.write(batch)
         except Rejected as e:
             rejected = len(e.reasons)
-        commit(sink, sink.stage(OWN, 0, 1))
+        commit(sink, sink.stage(OWN, OffsetRange(0, 1)))
         sink.close()
     assert sum(delivered(fake).values()) + rejected == len(pairs)
     for path in fake.visible():
@@ -350,7 +352,7 @@ def test_a_full_staging_disk_is_named_and_healed_by_reset(
     sink.reset()
     assert [p.name for p in sink._staging.directory.iterdir()] == ["lock"]
     sink.write(records(0, 4))
-    commit(sink, sink.stage(OWN, 0, 4))
+    commit(sink, sink.stage(OWN, OffsetRange(0, 4)))
     assert delivered(fake) == Counter(range(4))
 
 

@@ -15,11 +15,11 @@ from unittest import mock
 import pytest
 
 from flafka.agent.config import load
-from flafka.plugins import Components, Conflict, Retry
+from flafka.plugins import Components, Conflict, OffsetRange, Retry
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink
 from flafka.sinks.hdfs.localdisk import LocalDisk
 from tests.fixtures.examples import some
-from tests.sinks.hdfs_running import CLAIM, NEVER, records
+from tests.sinks.hdfs_running import ASSIGNMENT, NEVER, records
 
 CALLS = ("link", "fsync", "mkdir", "unlink", "rmdir")
 
@@ -53,11 +53,11 @@ def sink_of(directory: Path, **options: str) -> HdfsSink:
 
 def deliver(sink: HdfsSink, end: int, step: int = 2) -> None:
     """All records up to that one that were not delivered yet."""
-    resumed = sink.resume(CLAIM, None)
-    for start in range(resumed.position or 0, end, step):
+    resumed = sink.resume(ASSIGNMENT)
+    for start in range(resumed.next_offset or 0, end, step):
         stop = min(end, start + step)
         sink.write(records(start, stop, app="app-{}"))
-        sink.commit(sink.stage(resumed.claim, start, stop))
+        sink.commit(sink.stage(resumed, OffsetRange(start, stop)))
 
 
 def visible(directory: Path) -> list[Path]:
@@ -95,10 +95,10 @@ def killed_at(number: int) -> Iterator[Iterator[int]]:
 
 def test_files_appear_in_their_directories_and_what_is_not_committed_is_hidden(tmp_path: Path) -> None:
     sink = sink_of(tmp_path)
-    assert sink.record == f"file:{tmp_path}/out/.flafka"
-    claim = sink.resume(CLAIM, None).claim
+    assert sink.commit_log == f"file:{tmp_path}/out/.flafka"
+    owned = sink.resume(ASSIGNMENT)
     sink.write(records(0, 10, app="app-{}"))
-    receipt = sink.stage(claim, 0, 10)
+    receipt = sink.stage(owned, OffsetRange(0, 10))
     assert not visible(tmp_path)
     sink.commit(receipt)
     assert {path.parent.name for path in visible(tmp_path)} == {"app-0", "app-1"}
@@ -135,13 +135,13 @@ def _acl(path: Path) -> bytes:
 
 def test_of_two_owners_one_commits(tmp_path: Path) -> None:
     one, other = sink_of(tmp_path), sink_of(tmp_path)
-    claims = [sink.resume(CLAIM, None).claim for sink in (one, other)]
+    owned = [sink.resume(ASSIGNMENT) for sink in (one, other)]
     for sink in (one, other):
         sink.write(records(0, 5, app="a"))
-    one.commit(one.stage(claims[0], 0, 5))
+    one.commit(one.stage(owned[0], OffsetRange(0, 5)))
     with pytest.raises(Conflict):
-        other.commit(other.stage(claims[1], 0, 5))
-    assert other.resume(CLAIM, None).position == 5
+        other.commit(other.stage(owned[1], OffsetRange(0, 5)))
+    assert other.resume(ASSIGNMENT).next_offset == 5
     assert delivered(tmp_path) == Counter(range(5))
     one.close()
     other.close()

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from flafka.plugins import EventId, FlafkaError, replay_group
+from flafka.plugins import EventId, FlafkaError, OffsetRange, replay_group
 from tests.sinks.fake_webhdfs import FakeWebHdfs
-from tests.sinks.hdfs_running import CLAIM, OWN, open_sink, records, write_and_commit
+from tests.sinks.hdfs_running import ASSIGNMENT, OWN, open_sink, records, write_and_commit
 
 PATH = {"hdfs.path": "/logs/%{host}"}
+
+
+def id_at(offset: int) -> EventId:
+    return EventId(ASSIGNMENT.id_prefix, ASSIGNMENT.partition, offset, 0)
 
 
 def told(directory: Path, offset: int, *, known: bool = True, **options: str) -> list[dict[str, Any]]:
@@ -19,14 +23,14 @@ def told(directory: Path, offset: int, *, known: bool = True, **options: str) ->
     sink = open_sink(directory, **{**PATH, **options})
     sink.close()
     batch = records(offset, offset + 1, host="h{}") if known else None
-    return sink.trace(CLAIM, EventId(CLAIM.stem, CLAIM.partition, offset, 0), batch)
+    return sink.trace(ASSIGNMENT, id_at(offset), batch)
 
 
 @pytest.fixture
 def two_commits(fake: FakeWebHdfs, tmp_path: Path) -> FakeWebHdfs:
     """Records 0 to 3 and 4 to 9, each commit with a file of two hosts."""
     sink = open_sink(tmp_path, **PATH)
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     write_and_commit(sink, 0, 4, host="h{}")
     write_and_commit(sink, 4, 10, host="h{}")
     sink.close()
@@ -36,7 +40,8 @@ def two_commits(fake: FakeWebHdfs, tmp_path: Path) -> FakeWebHdfs:
 def test_the_commit_record_names_the_file(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     for offset, first, last in ((0, 0, 3), (3, 0, 3), (4, 4, 9), (9, 4, 9)):
         (place,) = told(tmp_path, offset)
-        assert (place["first"], place["last"], place["group"], place["replay"]) == (first, last, CLAIM.group, False)
+        assert (place["first"], place["last"]) == (first, last)
+        assert (place["group"], place["replay"]) == (ASSIGNMENT.group, False)
         assert str(offset).encode() in two_commits.files[place["path"]].split()
     files = told(tmp_path, 5, known=False)  # its path is not known without the event
     assert sorted(place["path"].split("/")[2] for place in files) == ["h0", "h1"]
@@ -65,26 +70,24 @@ def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
     assert nothing["missing"] == "no file of /logs/h0 has record 10"
 
 
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_file_below_a_former_path_is_not_missing(two_commits: FakeWebHdfs, tmp_path: Path, committed: bool) -> None:
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_file_below_a_former_path_is_not_missing(two_commits: FakeWebHdfs, tmp_path: Path, moves: bool) -> None:
     """The last committed offset says where its commit log was, until the first commit below the new path."""
     path = {"hdfs.path": "/logs/new/%{host}"}
-    sink, claim = open_sink(tmp_path, **path), OWN
-    if committed:
-        moved = sink.move_commit_log(OWN, 10)
+    sink, committed = open_sink(tmp_path, **path), OWN
+    if moves:
+        moved = sink.move_commit_log(OWN.at(10))
         assert moved is not None
-        claim = sink.resume(moved.claim, moved.position).claim
+        committed = sink.resume(moved)
         sink.write(records(10, 12, host="h{}"))
-        sink.commit(sink.stage(claim, 10, 12))
+        sink.commit(sink.stage(committed, OffsetRange(10, 12)))
     sink.close()
 
     def trace(offset: int) -> list[dict[str, Any]]:
-        return sink.trace(
-            claim, EventId(CLAIM.stem, CLAIM.partition, offset, 0), records(offset, offset + 1, host="h0")
-        )
+        return sink.trace(committed, id_at(offset), records(offset, offset + 1, host="h0"))
 
     found = trace(4)
-    if not committed:
+    if not moves:
         assert sorted(place["path"].split("/")[2] for place in found) == ["h0", "h1"]
         for file in (place["path"] for place in found):
             del two_commits.files[file]
@@ -118,22 +121,22 @@ def test_an_event_that_has_no_path_is_in_no_file(fake: FakeWebHdfs, tmp_path: Pa
     for hostile in ("..", ".flafka"):
         sink = open_sink(tmp_path, **PATH)
         sink.close()
-        (nothing,) = sink.trace(CLAIM, EventId(CLAIM.stem, CLAIM.partition, 0, 0), records(0, 1, host=hostile))
+        (nothing,) = sink.trace(ASSIGNMENT, id_at(0), records(0, 1, host=hostile))
         assert nothing["missing"].startswith("it has no file: ")
 
 
 def test_a_replay_has_files_and_a_commit_record_of_its_own(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     before = dict(two_commits.visible())
-    claim = CLAIM._replace(group=replay_group(CLAIM.group, "a1.sinks.k1", 1, 2))
-    assert claim.replay == "a1.sinks.k1.1-2"
+    replay = ASSIGNMENT.of(group=replay_group(ASSIGNMENT.group, "a1.sinks.k1", 1, 2))
+    assert replay.replay == "a1.sinks.k1.1-2"
     for _ in range(2):  # the second one goes on where the first one ended
         sink = open_sink(tmp_path, **PATH)
-        resumed = sink.resume(claim, 2)
-        if resumed.position == 2:
+        resumed = sink.resume(replay.at(2))
+        if resumed.next_offset == 2:
             sink.write(records(2, 6, host="h{}"))
-            sink.commit(sink.stage(OWN._replace(group=claim.group), 2, 6))
+            sink.commit(sink.stage(OWN.of(group=replay.group), OffsetRange(2, 6)))
         sink.close()
-    assert resumed.position == 6
+    assert resumed.next_offset == 6
     visible = two_commits.visible()
     assert {path: visible[path] for path in before} == before
     replayed = {path: content for path, content in visible.items() if "-replay" in path}

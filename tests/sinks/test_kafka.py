@@ -10,13 +10,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from flafka.agent.services.running import until
-from flafka.plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
-from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig, positions
+from flafka.plugins import Batch, Conflict, Event, OffsetRange, Origin, Rejected, Retry
+from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
+from flafka.sinks.kafka.commitlog import CommitLog
 from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.topics import BATCH_BYTES, Topics
 from flafka.sinks.kafka.writers import TransactionalWriter, Writer
+from tests.fixtures.partitions import assignment
 
-CLAIM = PartitionClaim("", "channel", "", "g", 0, 0)
+ASSIGNMENT = assignment("", "channel", "", "g", 0, 0)
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
 
@@ -170,10 +172,10 @@ def test_a_commit_log_that_cannot_be_produced_is_tried_again():
 
     kafka_sink = sink(Admin())
     kafka_sink._writers[0] = Refusing()
-    log = kafka_sink._positions["channel"] = positions.Positions({}, "channel", kafka_sink.log)
+    log = kafka_sink._commit_logs["channel"] = CommitLog({}, "channel", kafka_sink.log)
     log._partitions = 1
     with pytest.raises(Retry, match=r"topic channel\.positions cannot be written to: "):
-        kafka_sink.stage(CLAIM, 0, 1)
+        kafka_sink.stage(ASSIGNMENT, OffsetRange(0, 1))
 
 
 def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
@@ -209,7 +211,7 @@ def test_a_writer_that_was_late_is_let_go_with_its_client():
     idle = {"bootstrap.servers": "none", "test.mock.num.brokers": 1, "linger.ms": 20_000, "log_level": 0}
     references = []
     for _ in range(5):
-        writer = TransactionalWriter(idle, CLAIM)
+        writer = TransactionalWriter(idle, ASSIGNMENT)
         for _ in range(2000):
             writer.produce("out", value=b"x")
         writer._late = True
@@ -230,27 +232,26 @@ def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brok
     producer.produce("channel.positions", b"null", key=b"makes it")
     assert not producer.flush(180)
     kafka_sink._cluster_id = "this one"
-    claim = CLAIM._replace(cluster_id="this one")
+    committed = assignment("this one", "channel", "", "g", 0, 0, next_offset=7)
     try:
-        found = kafka_sink.resume(claim, 7)
-        claim = found.claim
-        assert (found.position, claim.record) == (7, "kafka:channel.positions")
+        owned = kafka_sink.resume(committed)
+        assert (owned.next_offset, owned.generation.commit_log) == (7, "kafka:channel.positions")
         with pytest.raises(Rejected):
             kafka_sink.write(batch(Event(b"b" * 3000)))
         kafka_sink.reset()
         assert kafka_sink.metrics.get("RollbackCount") == 1
         with pytest.raises(Rejected):
             kafka_sink.write(batch(Event(b"b" * 3000)))
-        receipt = kafka_sink.stage(claim, 7, 8)
+        receipt = kafka_sink.stage(owned, OffsetRange(7, 8))
         assert receipt.events == 0
         kafka_sink.commit(receipt)
         kafka_sink.write(batch(Event(b"small")))
-        kafka_sink.commit(kafka_sink.stage(claim, 8, 9))
+        kafka_sink.commit(kafka_sink.stage(owned, OffsetRange(8, 9)))
         assert kafka_sink._writers[0].events == 0
-        assert kafka_sink._record_of(claim).read(claim) == (0, 9)
+        assert kafka_sink._commit_log_of("channel").read(owned) == (0, 9)
         # These brokers keep no offsets of transactions: as if they were lost.
-        found = kafka_sink.resume(claim, 7)
-        assert (found.claim, found.position) == (claim, 9)
+        again = kafka_sink.resume(owned.at(7))
+        assert (again.generation, again.next_offset) == (owned.generation, 9)
     finally:
         kafka_sink.close()
 
@@ -300,10 +301,10 @@ def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id,
     plain = PlainKafkaSink(sink(Admin()).config)
     plain._topics = Topics(plain.config, Described(out=(range(1), {}), channel=(range(1), {})))
     plain._writer, plain._cluster_id = Gathered(), "c"
-    stem = PartitionClaim(cluster, "channel", topic_id, "g", 0, 0).stem
+    prefix = assignment(cluster, "channel", topic_id, "g", 0, 0).id_prefix
     one = Batch.of([Event(b"back", {"to": "channel"}), Event(b"out")])
     try:
-        plain.write(Batch(one.records, Origin.of_record("channel", 0, 7, NOW, 2, stem)))
+        plain.write(Batch(one.records, Origin.of_record("channel", 0, 7, NOW, 2, prefix)))
     except Rejected as e:
         (why,) = e.reasons.values()
         assert "topic channel is that of the sink's own channel" in why
@@ -334,7 +335,7 @@ def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
     plain = PlainKafkaSink(sink(Admin()).config)
     monkeypatch.setattr("flafka.sinks.kafka.plain.TransactionalWriter", Refused)
     monkeypatch.setattr(plain, "_find_cluster", lambda: "c")
-    plain.take_over(PartitionClaim("c", "t", "i", "g", 0, 0))
+    plain.take_over(assignment("c", "t", "i", "g", 0, 0))
     refused = KafkaError.REQUEST_TIMED_OUT
     with pytest.raises(Retry):
-        plain.take_over(PartitionClaim("c", "t", "i", "g", 0, 0))
+        plain.take_over(assignment("c", "t", "i", "g", 0, 0))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flafka.agent.audit.reconciliation import HdfsReader, lines, reconcile
-from flafka.plugins import Taken
+from flafka.plugins import PolledBatch
 
 _WITHIN_A_LINE = bytes.maketrans(b"\r\n", b"rn")
 
@@ -42,7 +42,7 @@ class Evidence:
 
     seed: int
     written: int
-    records: dict[int, list[Taken]]
+    records: dict[int, list[PolledBatch]]
     """The channel, by partition."""
     hdfs: Snapshot
     root: str
@@ -55,7 +55,7 @@ class Evidence:
     @property
     def bodies(self) -> list[bytes]:
         """Every event of the channel."""
-        return [body for takes in self.records.values() for taken in takes for body in taken.batch.bodies.to_pylist()]
+        return [body for polled in self.records.values() for one in polled for body in one.batch.bodies.to_pylist()]
 
     def differences(self) -> list[str]:
         """Everything that is not as promised, in words."""
@@ -80,7 +80,7 @@ class Evidence:
 
     def repeated(self) -> tuple[int, int]:
         """Events that the channel holds once more than needed, and batches that a later one repeats in part."""
-        batches = [taken.batch for takes in self.records.values() for taken in takes]
+        batches = [one.batch for polled in self.records.values() for one in polled]
         batches.sort(key=lambda batch: int(batch.origin.timestamps[0]) if batch.origin else 0)
         last: dict[bytes, int] = {}
         repeated: set[int] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import Producer
@@ -13,28 +13,30 @@ from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import until
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
 from flafka.channels.kafka.records import ARROW, FORMAT, encode
-from flafka.plugins import Batch, Event, PartitionClaim, Reader, Taken
+from flafka.plugins import Assignment, Batch, Event, PolledBatch, Reader
 
 
 class RebalanceListener:
     """Follows its reader's partitions; starts where the group stands."""
 
     def __init__(self) -> None:
-        self.claims: dict[int, tuple[PartitionClaim, int | None]] = {}
+        self.assignments: dict[int, Assignment] = {}
+        """By partition, with the committed offset that it came with."""
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        self.claims.update({claim.partition: (claim, position) for claim, position in committed.items()})
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
+        self.assignments.update({assignment.partition: assignment for assignment in committed})
         return committed
 
-    def ends(self, taken: list[Taken]) -> dict[PartitionClaim, int]:
-        """The offset after the last of each partition."""
-        return {
-            self.claims[p][0]: max(t.end for t in taken if t.partition == p) for p in {t.partition for t in taken}
-        }
+    def ends(self, polled: list[PolledBatch]) -> list[Assignment]:
+        """Assignment of each partition, at the offset after the last batch."""
+        ends: dict[int, int] = {}
+        for one in polled:
+            ends[one.assignment.partition] = max(ends.get(one.assignment.partition, 0), one.offsets.end)
+        return [self.assignments[partition].at(end) for partition, end in ends.items()]
 
     def revoked(self, partitions: set[int]) -> None:
         for partition in partitions:
-            self.claims.pop(partition, None)
+            self.assignments.pop(partition, None)
 
     lost = revoked
 
@@ -83,9 +85,9 @@ def events(*numbers: int) -> Batch:
     return Batch.of([Event(b"%d \xff" % n, {"n": str(n)}) for n in numbers])
 
 
-def take(reader: Reader, count: int, seconds: float = 60) -> list[Taken]:
+def take(reader: Reader, count: int, seconds: float = 60) -> list[PolledBatch]:
     """So many events' takes, or fail."""
-    deadline, taken = time.monotonic() + seconds, list[Taken]()
+    deadline, taken = time.monotonic() + seconds, list[PolledBatch]()
     while sum(len(t.batch) for t in taken) < count:
         assert time.monotonic() < deadline, f"only {sum(len(t.batch) for t in taken)} of {count} events came"
         if (one := reader.take(0.2)) is not None:
@@ -93,7 +95,7 @@ def take(reader: Reader, count: int, seconds: float = 60) -> list[Taken]:
     return taken
 
 
-def contents(taken: list[Taken]) -> list[tuple[Any, ...]]:
+def contents(taken: list[PolledBatch]) -> list[tuple[Any, ...]]:
     return sorted((*id, event.body) for t in taken for id, event in zip(t.batch.ids(), t.batch, strict=True))
 
 

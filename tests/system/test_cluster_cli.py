@@ -23,6 +23,7 @@ from flafka.agent.cli.group import group
 from flafka.agent.cli.topic import topic
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.process import await_ready
+from flafka.plugins import Generation
 from flafka.plugins.kafka.offsets import OffsetMetadata
 
 agent = click.Group(commands=[cluster, topic, group])
@@ -201,7 +202,7 @@ def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCl
 def test_an_offset_of_a_topic_that_was_deleted_is_shown_as_none(
     run: Run, kafka_cluster: KafkaCluster, log: str
 ) -> None:
-    commit(kafka_cluster, "made-again", log, 4, metadata=OffsetMetadata(7, "another").text())
+    commit(kafka_cluster, "made-again", log, 4, metadata=OffsetMetadata(Generation(7), "another").text())
     assert rows(run("group describe made-again"))[0][2:6] == ["-", "10", "-", "7"]
     assert rows(run("group reset made-again --to 2", code=2))[0][:4] == [log, "0", "-", "2"]
 
@@ -217,18 +218,28 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     assert [row["new_offset"] for row in found(run("group reset by-offset --to 2 --yes --json"))] == [2, 2]
     (at, first), (also_at, second) = said(kafka_cluster, "by-offset")
     assert (at, also_at) == (2, 2)
-    assert before <= min(first.epoch, second.epoch) <= max(first.epoch, second.epoch) <= time.time() * 1000
-    assert first == OffsetMetadata(first.epoch, id_of(kafka_cluster, log), 2)
+    assert (
+        before
+        <= min(first.generation.epoch, second.generation.epoch)
+        <= max(first.generation.epoch, second.generation.epoch)
+        <= time.time() * 1000
+    )
+    assert first == OffsetMetadata(Generation(first.generation.epoch), id_of(kafka_cluster, log))
     run(f"group reset by-offset --to earliest --topic {log}:1 --yes")
     (_, untouched), (at, third) = said(kafka_cluster, "by-offset")
     assert (untouched, at) == (first, 0)
-    assert third.epoch > second.epoch, "no epoch is used twice"
-    assert [row[5] for row in rows(run("group describe by-offset"))] == [str(first.epoch), str(third.epoch)]
+    assert third.generation.epoch > second.generation.epoch, "no epoch is used twice"
+    assert [row[5] for row in rows(run("group describe by-offset"))] == [
+        str(first.generation.epoch),
+        str(third.generation.epoch),
+    ]
     run(f"group reset by-offset --topic {log}:1 --to 1 --new-ids --yes")
     run("group reset by-offset --to 0 --yes")
     (_, first), (_, fourth) = said(kafka_cluster, "by-offset")
-    assert first.ids == 2
-    assert third.epoch < fourth.ids < fourth.epoch, "a later reset does not give them the ids from before"
+    assert first.generation.id_scheme == 2
+    assert third.generation.epoch < fourth.generation.id_scheme < fourth.generation.epoch, (
+        "a later reset does not give them the ids from before"
+    )
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -236,14 +247,14 @@ def test_group_reset_resolves_an_offset_of_another_version(
     run: Run, kafka_cluster: KafkaCluster, log: str, version: int
 ) -> None:
     name = f"other-{version}"
-    later = f"{OffsetMetadata(7, id_of(kafka_cluster, log)).text()}&version={version}"
+    later = f"{OffsetMetadata(Generation(7), id_of(kafka_cluster, log)).text()}&version={version}"
     metadata = later if version else "epoch=7"
     commit(kafka_cluster, name, log, 4, 1, metadata=metadata)
     run(f"group reset {name} --to current --yes")
     (at, first), (also_at, _) = said(kafka_cluster, name)
     assert (at, also_at) == (4, 1)
-    assert first == OffsetMetadata(first.epoch, id_of(kafka_cluster, log))
-    assert first.epoch > 7
+    assert first == OffsetMetadata(Generation(first.generation.epoch), id_of(kafka_cluster, log))
+    assert first.generation.epoch > 7
 
 
 def test_group_reset_to_current_needs_an_offset(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
@@ -265,7 +276,7 @@ def test_group_reset_by_time(run: Run, kafka_cluster: KafkaCluster, log: str) ->
 def test_group_reset_of_a_group_that_has_committed_nothing(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     assert "name a --topic" in run("group reset fresh --to latest --yes", code=1).stderr
     run(f"group reset fresh --to latest --topic {log} --yes")
-    assert [(at, found.epoch > 0) for at, found in said(kafka_cluster, "fresh")] == [(10, True), (3, True)]
+    assert [(at, found.generation.epoch > 0) for at, found in said(kafka_cluster, "fresh")] == [(10, True), (3, True)]
 
 
 def test_group_reset_refuses_what_cannot_be_meant(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
@@ -284,7 +295,7 @@ def test_group_reset_refuses_while_somebody_reads(run: Run, kafka_cluster: Kafka
         refused = run("group reset busy --to earliest --yes", code=1)
         assert "group busy is being read by a-reader on 127.0.0.1" in refused.stderr
     run("group reset busy --to earliest --yes")
-    assert [(at, found.epoch > 0) for at, found in said(kafka_cluster, "busy")] == [(0, True), (0, True)]
+    assert [(at, found.generation.epoch > 0) for at, found in said(kafka_cluster, "busy")] == [(0, True), (0, True)]
 
 
 @pytest.mark.parametrize("often", [1, 1000])

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from flafka.agent.services.running import RunningAgent
-from flafka.plugins import Event, EventId, PartitionClaim, Retry, conformance
+from flafka.plugins import Event, EventId, Retry, conformance
 from flafka.plugins.conformance.samples import sample_events
 from flafka.sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.fixtures.kit import exercises
 from tests.fixtures.opensearch import OPENSEARCH, OpenSearchCluster
+from tests.fixtures.partitions import assignment
 from tests.fixtures.ports import free_port
 from tests.system.delivering import batch, deliver
 from tests.system.overflow import Sender
@@ -100,11 +101,11 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
         "app-0-1-0": {"_index": f"{index}-{DAY}", "@message": "😀", "@fields": {}},
         "app-0-2-0": {"_index": f"{index}-json", "body": {"n": 7, "deep": [{"a": None}]}, "type": "json"},
     }
-    claim = PartitionClaim("cluster", "app", "id", "g", 0, 0)
+    committed = assignment("cluster", "app", "id", "g", 0, 0)
     for known in (batch(events[1], offset=2), None):
-        (found,) = sink.trace(claim, EventId("app", 0, 2, 0), known)
+        (found,) = sink.trace(committed, EventId("app", 0, 2, 0), known)
         assert (found["index"], found["id"], found["document"]["body"]["n"]) == (f"{index}-json", "app-0-2-0", 7)
-    (nothing,) = sink.trace(claim, EventId("app", 0, 3, 0), batch(events[1], offset=3))
+    (nothing,) = sink.trace(committed, EventId("app", 0, 3, 0), batch(events[1], offset=3))
     assert "shows a document app-0-3-0" in nothing["missing"]
 
 
@@ -131,9 +132,9 @@ def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchClus
         "app-0-1-0": ("2", events.origin.timestamps[1] if events.origin else 0),
         "app-0-3-0": ("4", "5"),
     }
-    claim = PartitionClaim("cluster", "app", "id", "g", 0, 0)
-    assert sink.repeats(claim).startswith(f"{name} is a data stream: ")
-    assert opened(opensearch_cluster, unique("plain")).repeats(claim) == ""
+    committed = assignment("cluster", "app", "id", "g", 0, 0)
+    assert sink.repeats(committed).startswith(f"{name} is a data stream: ")
+    assert opened(opensearch_cluster, unique("plain")).repeats(committed) == ""
 
 
 def test_what_is_refused_is_found_among_the_rest(opensearch_cluster: OpenSearchCluster) -> None:

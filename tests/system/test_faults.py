@@ -22,14 +22,14 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import until
 from flafka.plugins import (
+    Assignment,
     Batch,
     CommittingSink,
     Components,
     Config,
     Conflict,
-    PartitionClaim,
+    OffsetRange,
     Receipt,
-    Resumed,
     Retry,
     Sink,
     hookimpl,
@@ -170,8 +170,8 @@ def _without_line_7(batch: Batch) -> Batch:
 
 def test_the_ledger_finds_a_line_that_never_came(evidence: Evidence) -> None:
     records = {
-        partition: [replace(taken, batch=_without_line_7(taken.batch)) for taken in takes]
-        for partition, takes in evidence.records.items()
+        partition: [replace(one, batch=_without_line_7(one.batch)) for one in polled]
+        for partition, polled in evidence.records.items()
     }
     assert "line 7 was never stored" in replace(evidence, records=records).differences()
 
@@ -317,9 +317,9 @@ class HalfSink(CommittingSink[Config]):
         self.commits: list[Receipt] = []
         self.conflicts = self.failures = 0
 
-    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
-        ends = (receipt.end for receipt in self.commits if receipt.claim.partition == claim.partition)
-        return Resumed(claim, max(ends, default=committed))
+    def resume(self, committed: Assignment) -> Assignment:
+        own = (one for one in self.commits if one.assignment.partition == committed.partition)
+        return committed.at(max((one.offsets.end for one in own), default=committed.next_offset))
 
     def write(self, batch: Batch) -> None:
         assert batch.origin is not None
@@ -328,21 +328,19 @@ class HalfSink(CommittingSink[Config]):
     def due(self) -> set[int]:
         return set(self.held) if len(self.held) > 1 or self.failures else set()
 
-    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
-        events = self.held.pop(claim.partition)
-        return Receipt(claim, start, end, len(events), events)
+    def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
+        events = self.held.pop(assignment.partition)
+        return Receipt(assignment, offsets, len(events), events)
 
     def commit(self, receipt: Receipt) -> None:
-        if receipt.start != self.resume(receipt.claim, receipt.start).position:
+        start = receipt.offsets.start
+        if start != self.resume(receipt.assignment.at(start)).next_offset:
             self.conflicts += 1
             raise Conflict("it is committed already")
         if self.commits and not self.failures:
             self.failures += 1
             raise Retry("away for a moment")
         self.commits.append(receipt)
-
-    def noted(self, claim: PartitionClaim) -> None:
-        pass
 
     def reset(self, partition: int | None = None) -> None:
         for number in list(self.held) if partition is None else [partition]:

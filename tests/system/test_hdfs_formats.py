@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from flafka.agent.jvm.jars import ensure_all
 from flafka.agent.jvm.java import find_java
 from flafka.agent.services.hdfs import HdfsCluster
-from flafka.plugins import Batch, Event, Origin, PartitionClaim
+from flafka.plugins import Batch, Event, OffsetRange, Origin
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink
+from tests.fixtures.partitions import assignment
 
-CLAIM = PartitionClaim("cluster", "formats", "t0p1c", "group", 0, 0)
+ASSIGNMENT = assignment("cluster", "formats", "t0p1c", "group", 0, 0)
 EVENTS = 30_000
 """So many that every format writes several blocks."""
 SCHEMA = '{"type": "string"}'
@@ -84,9 +85,8 @@ HADOOP: dict[str, tuple[dict[str, str], Callable[[int], bytes]]] = {
 @functools.cache
 def batch(offset: int, events: int, bodies: Callable[[int], bytes]) -> Batch:
     numbers = range(offset, offset + events)
-    origin = Origin(
-        CLAIM.topic, CLAIM.partition, np.array(numbers), np.zeros(events, np.int32), np.zeros(events, np.int64)
-    )
+    indexes, times = np.zeros(events, np.int32), np.zeros(events, np.int64)
+    origin = Origin(ASSIGNMENT.topic, ASSIGNMENT.partition, np.array(numbers), indexes, times)
     headers = [{"host": f"h{n % 3}", "timestamp": str(LONG_AGO + n)} for n in numbers]
     if bodies is avro_body:
         headers = [{"flume.avro.schema.literal": SCHEMA} for _ in numbers]
@@ -104,7 +104,7 @@ def write(cluster: HdfsCluster, root: str, staging: Path, options: dict[str, str
         bodies = avro_body if options.get("serializer") == "AVRO_BODY" else body
         for offset in range(0, EVENTS, EVENTS // 3):
             sink.write(batch(offset, EVENTS // 3, bodies))
-        receipt = sink.stage(sink.resume(CLAIM, None).claim, 0, EVENTS)
+        receipt = sink.stage(sink.resume(ASSIGNMENT), OffsetRange(0, EVENTS))
         sink.commit(receipt)
         [file] = receipt.staged.files
         return str(file.final)

@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 
 from flafka.agent.services.hdfs import HdfsCluster
-from flafka.plugins import Batch, Conflict, Event, Origin, PartitionClaim, Receipt, Retry, conformance
+from flafka.plugins import Assignment, Batch, Conflict, Event, OffsetRange, Origin, Receipt, Retry, conformance
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink, webhdfs
 from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.fixtures.kit import exercises
+from tests.fixtures.partitions import assignment
 from tests.fixtures.ports import free_port
 
-CLAIM = PartitionClaim("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
+ASSIGNMENT = assignment("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -82,19 +83,19 @@ def records(start: int, end: int) -> Batch:
     """One event a record, its body its offset, in two buckets."""
     count = end - start
     origin = Origin(
-        CLAIM.topic, CLAIM.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
+        ASSIGNMENT.topic, ASSIGNMENT.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
     )
     return Batch.of((Event(b"%d" % n, {"host": f"h{n % 2}"}) for n in range(start, end)), origin)
 
 
-def _own(sink: HdfsSink) -> PartitionClaim:
-    """The claim, as `resume` answers it."""
-    return CLAIM._replace(record=f"hdfs:{sink.state}")
+def _own(sink: HdfsSink) -> Assignment:
+    """Assignment that `resume` returns."""
+    return ASSIGNMENT.of(commit_log=f"hdfs:{sink.state}")
 
 
 def staged(sink: HdfsSink, start: int, end: int) -> Receipt:
     sink.write(records(start, end))
-    return sink.stage(_own(sink), start, end)
+    return sink.stage(_own(sink), OffsetRange(start, end))
 
 
 def staged_anew(sink: HdfsSink, start: int, end: int) -> Receipt:
@@ -115,7 +116,7 @@ def test_conformance(place: Place) -> None:
 def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
     sinks = [place.sink() for _ in range(20)]
     for sink in sinks:
-        sink.resume(CLAIM, None)
+        sink.resume(ASSIGNMENT)
     receipts = [staged(sink, 0, 10) for sink in sinks]
     together = threading.Barrier(len(sinks))
 
@@ -131,7 +132,7 @@ def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
         won = list(threads.map(commit, sinks, receipts))
     assert won.count(True) == 1
     assert place.delivered() == Counter(range(10))
-    assert {sink.resume(CLAIM, None).position for sink in sinks} == {10}
+    assert {sink.resume(ASSIGNMENT).next_offset for sink in sinks} == {10}
 
 
 # --- owners that die or sleep, as processes
@@ -150,7 +151,7 @@ def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: s
     """Deliver records up to `end`, by fives; send the signal `deadly` to oneself at that point of a commit."""
     sink = Place(webhdfs, path, Path(staging)).sink(**{"hdfs.threadsPoolSize": "1"})
     hdfs = sink._hdfs
-    position = sink.resume(CLAIM, None).position or 0
+    position = sink.resume(ASSIGNMENT).next_offset or 0
     if point:
         _stop_at(hdfs, POINTS[point], signal.Signals[deadly])
     while position < int(end):
@@ -160,7 +161,7 @@ def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: s
         except Conflict:
             print("conflict", flush=True)
             sink.reset()
-            position = sink.resume(CLAIM, position).position or 0
+            position = sink.resume(ASSIGNMENT.at(position)).next_offset or 0
         except Retry:  # its uploads were swept away
             sink.reset()
     print("done", position, flush=True)
@@ -213,7 +214,7 @@ def test_an_owner_that_sleeps_past_a_take_over_does_no_harm(place: Place, point:
         _, status = os.waitpid(zombie.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         sink = place.sink()
-        position = sink.resume(CLAIM, None).position or 0
+        position = sink.resume(ASSIGNMENT).next_offset or 0
         for start in range(position, 20, 5):
             sink.commit(staged(sink, start, start + 5))
         zombie.send_signal(signal.SIGCONT)
@@ -247,7 +248,7 @@ def test_a_namenode_killed_within_a_commit(
     place: Place, hdfs_cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch, renames: int, again: bool
 ) -> None:
     sink = place.sink(**{"hdfs.threadsPoolSize": "1"})
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 5))
     receipt = staged(sink, 5, 10)
     real, calls = WebHdfs.rename, 0
@@ -275,20 +276,20 @@ def test_a_namenode_killed_within_a_commit(
             until_it_works(lambda: sink.commit(receipt))
             position = 12
         except Conflict:
-            position = until_it_works(lambda: sink.resume(CLAIM, 5).position)
+            position = until_it_works(lambda: sink.resume(ASSIGNMENT.at(5)).next_offset)
     assert place.delivered() == Counter(range(position))
     assert position == (12 if renames == 0 and not again else 10)
 
 
 def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs_cluster: HdfsCluster) -> None:
     sink = place.sink()
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     sink.write(records(0, 5))
     hdfs_cluster.kill("datanode-1")
     try:
         began = time.monotonic()
         with pytest.raises(Retry, match=r"HDFS cannot write .*: .*([Dd]atanode|DataNode)"):
-            sink.stage(_own(sink), 0, 5)
+            sink.stage(_own(sink), OffsetRange(0, 5))
         assert time.monotonic() - began < 40
     finally:
         hdfs_cluster.start()
@@ -309,7 +310,7 @@ def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_p
     )
     hdfs._client._put(f"{place.path}/h0", "SETACL", aclspec=acl)
     sink = place.sink()
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 4))
     for directory in ("h0", "h1"):
         made = {"permission": "644", "unmaskedpermission": "666"}  # as Hadoop's client
@@ -336,7 +337,7 @@ def test_files_are_made_as_hadoops_configuration_says(
     (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{text}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     sink = place.sink()
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 4))
     hdfs = sink._hdfs
     assert isinstance(hdfs, WebHdfs)
@@ -363,10 +364,10 @@ def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
 def test_odd_names_arrive_as_they_are(place: Place) -> None:
     hosts = ["a b", "é", "100%", "%41", "a+b", "a;b?c#d&e=f", "{x}", "back\\slash", "😀", "'\"", "=2F"]
     sink = place.sink()
-    sink.resume(CLAIM, None)
-    origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(hosts))
+    sink.resume(ASSIGNMENT)
+    origin = Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 0, 0, len(hosts))
     sink.write(Batch.of((Event(b"%d" % n, {"host": host}) for n, host in enumerate(hosts)), origin))
-    sink.commit(sink.stage(_own(sink), 0, 1))
+    sink.commit(sink.stage(_own(sink), OffsetRange(0, 1)))
     assert {path.split("/")[-2]: int(content) for path, content in place.visible().items()} == {
         host: number for number, host in enumerate(hosts)
     }
@@ -374,12 +375,12 @@ def test_odd_names_arrive_as_they_are(place: Place) -> None:
 
 def test_a_large_file_arrives_whole(place: Place) -> None:
     sink = place.sink()
-    sink.resume(CLAIM, None)
+    sink.resume(ASSIGNMENT)
     line = os.urandom(100).replace(b"\n", b"").replace(b"\r", b"")
     batch = Batch.of([Event(line, {"host": "big"})] * 10_000)
     for offset in range(30):
-        sink.write(Batch(batch.records, Origin.of_record(CLAIM.topic, CLAIM.partition, offset, 0, 10_000)))
-    sink.commit(sink.stage(_own(sink), 0, 30))
+        sink.write(Batch(batch.records, Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, offset, 0, 10_000)))
+    sink.commit(sink.stage(_own(sink), OffsetRange(0, 30)))
     assert list(place.visible().values()) == [(line + b"\n") * 300_000]
 
 
@@ -400,9 +401,9 @@ def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_u
         assert [*sink.probe()] == []
         sink.open()
         try:
-            claim = sink.resume(CLAIM, None).claim
+            owned = sink.resume(ASSIGNMENT)
             sink.write(records(0, 10))
-            sink.commit(sink.stage(claim, 0, 10))
+            sink.commit(sink.stage(owned, OffsetRange(0, 10)))
             assert sink._hdfs is not None
             assert sorted(found.name for found in sink._hdfs.list(root)) == [".flafka", "h0", "h1"]
         finally:

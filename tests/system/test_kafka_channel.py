@@ -1,4 +1,4 @@
-"""The Kafka channel on three real brokers: its readers, their positions, and brokers that refuse or go."""
+"""The Kafka channel on three real brokers: its readers, their offsets, and brokers that refuse or go."""
 
 import contextlib
 import threading
@@ -38,17 +38,19 @@ def test_rewind_offers_the_same_ids_and_nothing_past_them_first(channel):
         channel.put(events(n))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 300)
-    starts = {t.partition: min(o.start for o in first if o.partition == t.partition) for t in first}
-    reader.rewind(starts)
+    starts = {}
+    for one in first:
+        starts.setdefault(one.assignment.partition, one.assignment.at(one.offsets.start))
+    reader.rewind(starts.values())
     seen = set()
     again = []
     while sum(len(t.batch) for t in again) < 300:
         taken = reader.take(1)
         if taken is None:
             continue
-        if taken.partition not in seen:
-            assert taken.start == starts[taken.partition], "events were passed over"
-            seen.add(taken.partition)
+        if (partition := taken.assignment.partition) not in seen:
+            assert taken.offsets.start == starts[partition].next_offset, "events were passed over"
+            seen.add(partition)
         again.append(taken)
     assert contents(again) == contents(first)
     reader.close()
@@ -62,7 +64,7 @@ def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_th
     one.commit(owners[0].ends(first))
     two = channel.reader(owners[1], group=None, member="h.a.two")
     deadline = time.monotonic() + 60
-    while not (owners[0].claims and owners[1].claims and len(owners[0].claims) + len(owners[1].claims) == 3):
+    while sorted(len(owner.assignments) for owner in owners) != [1, 2]:
         assert time.monotonic() < deadline, "the partitions were never shared"
         assert one.take(0.1) is None
         assert two.take(0.1) is None
@@ -86,58 +88,63 @@ def test_groups_do_not_share(channel):
         reader.close()
 
 
-def test_positions_carry_the_epoch_of_a_deliberate_reset(channel):
+def next_offsets(channel):
+    return {one.next_offset for one in channel.committed(None)}
+
+
+def test_committed_offsets_carry_the_epoch_of_a_deliberate_reset(channel):
     channel.put(events(1, 2, 3))
-    positions = channel.positions(None)
-    assert set(positions.values()) == {None}
-    channel.record({claim._replace(epoch=3): 0 for claim in positions})
-    assert {(claim.epoch, position) for claim, position in channel.positions(None).items()} == {(3, 0)}
+    before = channel.committed(None)
+    assert next_offsets(channel) == {None}
+    channel.commit_offsets([one.of(epoch=3).at(0) for one in before])
+    assert {(one.generation.epoch, one.next_offset) for one in channel.committed(None)} == {(3, 0)}
     owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
     taken = take(reader, 3)
-    assert {claim.epoch for claim, _ in owner.claims.values()} == {3}
+    assert {one.generation.epoch for one in owner.assignments.values()} == {3}
     reader.commit(owner.ends(taken))
     reader.close()
-    assert {claim.epoch for claim in channel.positions(None)} == {3}
+    assert {one.generation.epoch for one in channel.committed(None)} == {3}
     with pytest.raises(Conflict, match="was reset"):  # it was begun before
-        channel.record(dict.fromkeys(positions, 1))
-    assert {claim.epoch for claim in channel.positions(None)} == {3}
+        channel.commit_offsets([one.at(1) for one in before])
+    assert {one.generation.epoch for one in channel.committed(None)} == {3}
 
 
 def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
-    claims = [claim._replace(epoch=10**12) for claim in channel.positions(None)]
-    for position in (2, 1):
-        channel.record(dict.fromkeys(claims, position))
-        assert set(channel.positions(None).values()) == {2}
-    channel.record({claim._replace(epoch=10**12 + 1): 1 for claim in claims})
-    assert set(channel.positions(None).values()) == {1}
+    assignments = [one.of(epoch=10**12) for one in channel.committed(None)]
+    for offset in (2, 1):
+        channel.commit_offsets([one.at(offset) for one in assignments])
+        assert next_offsets(channel) == {2}
+    channel.commit_offsets([one.of(epoch=10**12 + 1).at(1) for one in assignments])
+    assert next_offsets(channel) == {1}
 
 
 def test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more(channel):
-    claims = [claim._replace(topic_id="of-the-topic-before") for claim in channel.positions(None)]
+    before = [one.of(topic_id="of-the-topic-before").at(1) for one in channel.committed(None)]
     with pytest.raises(Retry, match="was deleted and created again"):
-        channel.record(dict.fromkeys(claims, 1))
-    assert set(channel.positions(None).values()) == {None}
+        channel.commit_offsets(before)
+    assert next_offsets(channel) == {None}
 
 
 def test_a_position_is_restored_where_an_owner_of_an_earlier_epoch_has_committed_and_nobody_else(
     channel, topic, kafka_cluster, caplog
 ):
-    claims = [claim._replace(epoch=10**12) for claim in channel.positions(None)]
-    channel.restore(dict.fromkeys(claims, 3))
-    assert set(channel.positions(None).values()) == {None}
+    assignments = [one.of(epoch=10**12).at(3) for one in channel.committed(None)]
+    channel.restore(assignments)
+    assert next_offsets(channel) == {None}
     with_group = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": topic}
     consumer = Consumer(with_group)
-    for said, position in ((OffsetMetadata.of(claims[0]._replace(epoch=3)).text(), 3), ("of another program", 1)):
-        for claim in claims:
-            consumer.commit(offsets=[TopicPartition(topic, claim.partition, 1, said)], asynchronous=False)
-        channel.restore(dict.fromkeys(claims, 3))
-        assert set(channel.positions(None).values()) == {position}
+    earlier = OffsetMetadata.of(assignments[0].of(epoch=3)).text()
+    for said, offset in ((earlier, 3), ("of another program", 1)):
+        for one in assignments:
+            consumer.commit(offsets=[TopicPartition(topic, one.partition, 1, said)], asynchronous=False)
+        channel.restore(assignments)
+        assert next_offsets(channel) == {offset}
     consumer.close()
-    assert caplog.text.count("had undone it for") == len(claims)
-    channel.record(dict.fromkeys(claims, 2))
+    assert caplog.text.count("had undone it for") == len(assignments)
+    channel.commit_offsets([one.at(2) for one in assignments])
     with pytest.raises(Conflict, match="was reset"):
-        channel.restore({claim._replace(epoch=3): 1 for claim in claims})
+        channel.restore([one.of(epoch=3).at(1) for one in assignments])
 
 
 def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, kafka_cluster):
@@ -145,11 +152,11 @@ def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, k
 
     for n in range(30):
         channel.put(events(n))
-    claims = list(channel.positions(None))
-    channel.record(dict.fromkeys(claims, 0))
+    assignments = channel.committed(None)
+    channel.commit_offsets([one.at(0) for one in assignments])
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     topic = channel.config.topic
-    for future in admin.delete_records([TopicPartition(topic, claim.partition, 1) for claim in claims]).values():
+    for future in admin.delete_records([TopicPartition(topic, one.partition, 1) for one in assignments]).values():
         future.result(60)
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     with pytest.raises(FlafkaError, match=f"agent group reset {topic} --topic {topic}"):

@@ -12,13 +12,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
-from flafka.plugins import Batch, Conflict, Event, EventId, Origin, PartitionClaim, Rejected, Retry, conformance
+from flafka.plugins import Batch, Conflict, Event, EventId, OffsetRange, Origin, Rejected, Retry, conformance
 from flafka.plugins.shared import flumeevent
 from flafka.sinks.kafka import KafkaSink
 from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.topics import Topics
 from flafka.sources.kafka import KafkaSource
 from tests.fixtures.kit import exercises
+from tests.fixtures.partitions import assignment
 from tests.system.kafka_running import alter
 from tests.system.running import kafka_channel, unique
 
@@ -132,7 +133,7 @@ def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
         properties,
         lambda: bodies(kafka_cluster, topic),
         failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
-        claim=PartitionClaim(cluster_id, channel, "id", unique("group"), 0, 0),
+        assignment=assignment(cluster_id, channel, "id", unique("group"), 0, 0),
     )
 
 
@@ -142,21 +143,20 @@ def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_clus
     cluster_id = (
         AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20).cluster_id
     )
-    claim = PartitionClaim(cluster_id, channel, "id", unique("group"), 0, 0)
+    committed = assignment(cluster_id, channel, "id", unique("group"), 0, 0)
     config, problems = KafkaSink.config_class.parse(
         {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
     )
     assert config is not None, problems
     killed = KafkaSink(config, "k1")
     killed.open()
-    found = killed.resume(claim, None)
-    assert found.position is None
-    claim = found.claim
+    owned = killed.resume(committed)
+    assert owned.next_offset is None
     killed.write(Batch(Batch.of([Event(b"not committed")]).records, Origin.of_record(channel, 0, 0, 0, 1)))
-    receipt = killed.stage(claim, 0, 1)
+    receipt = killed.stage(owned, OffsetRange(0, 1))
     produce(kafka_cluster, topic, [b"behind it"])
     assert bodies(kafka_cluster, topic) == []
-    PlainKafkaSink(config, "k1").take_over(claim)
+    PlainKafkaSink(config, "k1").take_over(owned)
     assert bodies(kafka_cluster, topic) == [b"behind it"]
     with pytest.raises(Conflict):
         killed.commit(receipt)
@@ -182,9 +182,9 @@ def test_a_limit_that_is_lowered_while_the_sink_is_open(
     small = [b"small %02d" % number for number in range(20)]
     sink = KafkaSink(config, "k1")
     sink.open()
-    claim = PartitionClaim(sink._cluster_id if transactions else "", channel, "id", unique("group"), 0, 0)
+    committed = assignment(sink._cluster_id if transactions else "", channel, "id", unique("group"), 0, 0)
     rejected: dict[EventId, str] = {}
-    claims = [claim]
+    owned = [committed]
 
     def deliver(start: int, *events: bytes) -> None:
         """As the runner does: all of it again after a failure."""
@@ -197,17 +197,17 @@ def test_a_limit_that_is_lowered_while_the_sink_is_open(
                     sink.write(batch)
                 except Rejected as e:
                     rejected.update(e.reasons)
-                sink.commit(sink.stage(claims[0], start, start + 1))
+                sink.commit(sink.stage(owned[0], OffsetRange(start, start + 1)))
                 return
             except Conflict:
                 sink.reset(0)
-                claims[0] = sink.resume(claims[0], start).claim
+                owned[0] = sink.resume(owned[0].at(start))
             except Retry:
                 sink.reset()
         pytest.fail("the events cannot be delivered")
 
     try:
-        claims[0] = sink.resume(claim, None).claim
+        owned[0] = sink.resume(committed)
         deliver(0, large)
         alter(kafka_cluster, topic, max_message_bytes="20480")
         deliver(1, *small[:10], large, *small[10:])

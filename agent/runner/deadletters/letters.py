@@ -28,9 +28,8 @@ from flafka.plugins import (
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
-    PartitionClaim,
+    PolledBatch,
     Retry,
-    Taken,
 )
 from flafka.plugins.kafka.errors import BROKEN, sentence
 from flafka.plugins.shared.disk import make_directory, sync_directory
@@ -205,9 +204,9 @@ def dead_letters_of(
     return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl", known)
 
 
-def letters_of(path: str, claim: PartitionClaim, reasons: Mapping[EventId, str], taken: Taken) -> list[DeadLetter]:
+def letters_of(path: str, reasons: Mapping[EventId, str], polled: PolledBatch) -> list[DeadLetter]:
     """Dead letters of the rejected events, with the bytes in which the channel held them."""
-    batch = taken.batch
+    batch = polled.batch
     ids = batch.ids()
     rows = [row for row, id in enumerate(ids) if id in reasons]
     if not rows:
@@ -217,26 +216,27 @@ def letters_of(path: str, claim: PartitionClaim, reasons: Mapping[EventId, str],
     letters = []
     for row, arrival, event in zip(rows, arrivals, Batch(batch.records.take(rows)), strict=True):
         id = ids[row]
-        name = _name(path, claim, id, taken)
-        letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name, group=claim.group))
+        name = _name(path, id, polled)
+        letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name, group=polled.assignment.group))
     return letters
 
 
-def letters_of_records(path: str, claim: PartitionClaim, taken: Taken) -> list[DeadLetter]:
+def letters_of_records(path: str, polled: PolledBatch) -> list[DeadLetter]:
     """Dead letters of its records that are in no format of the channel's: as they are, with headers and key."""
     letters = []
-    for one in taken.undecodable:
+    for one in polled.undecodable:
         record = one.record
         headers = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
         if record.key is not None:
             headers["key"] = record.key.decode(errors="replace")
-        event, name = Event(record.value or b"", headers), _name(path, claim, one.id, taken)
-        letters.append(DeadLetter(path, one.id, event, one.reason, record.timestamp, True, name, claim.group))
+        event, name, group = Event(record.value or b"", headers), _name(path, one.id, polled), polled.assignment.group
+        letters.append(DeadLetter(path, one.id, event, one.reason, record.timestamp, True, name, group))
     return letters
 
 
-def _name(path: str, claim: PartitionClaim, id: EventId, taken: Taken) -> str:
-    return letter_name(path, claim.group, claim.epoch, id, taken.replays.get(id, ""))
+def _name(path: str, id: EventId, polled: PolledBatch) -> str:
+    assignment = polled.assignment
+    return letter_name(path, assignment.group, assignment.generation.epoch, id, polled.replays.get(id, ""))
 
 
 def letter_name(path: str, group: str, epoch: int, id: EventId | None, replay: int | str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from flafka.agent.monitoring.latency import took
 from flafka.agent.monitoring.taps import Taps
 from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from flafka.agent.runner.supervise import Worker
-from flafka.plugins import Batch, Channel, FlafkaError, Metric, Reader, RebalanceListener, Rejected, Retry
+from flafka.plugins import Batch, Channel, Metric, Reader, RebalanceListener, Rejected, Retry
 
 Placed = Callable[[], None]
 
@@ -25,16 +25,25 @@ def nobody_waits() -> None:
     """`placed` of a batch that is on its way alone."""
 
 
-class HalfStored(Retry):
-    """A batch that the channel holds, but for its dead letters, which could not be kept.
+class PutResult(NamedTuple):
+    """Result of a put: the batch is in the channel, but for what it can never take."""
 
-    Another put would store the events twice. `rest()` keeps the dead letters; it returns and raises as
-    `ChannelRunner.put` does.
-    """
+    stored: Batch
+    rejected: Sequence[DeadLetter]
+    """Events that the channel can never take. They are kept as dead letters before the batch counts as stored."""
 
-    def __init__(self, message: str, rest: Callable[[], Any]) -> None:
-        super().__init__(message)
-        self.rest = rest
+
+@dataclass(eq=False)
+class PendingPut:
+    """A batch on its way into one channel. `ChannelRunner.complete` is repeated with it until it returns."""
+
+    batch: Batch
+    owners: Sequence[str]
+    """Path of the source of each row, or of all rows."""
+    result: PutResult | None = None
+    """Unset while the channel does not hold it. Afterwards another put would store the events twice."""
+    overflow: PendingPut | None = None
+    """The put into the overflow that has taken its place."""
 
 
 class ChannelRunner(Worker):
@@ -74,20 +83,26 @@ class ChannelRunner(Worker):
         """A consumer of it: see `Channel.reader`."""
         return self.channel.reader(owner, group=group, member=member)
 
-    def put(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed = nobody_waits) -> int:
-        """Store a batch from the source with path `owner`, and return the number of its dead letters.
+    def complete(self, pending: PendingPut, letters: DeadLetters, placed: Placed = nobody_waits) -> int:
+        """Store a batch, and return the number of its dead letters.
 
-        Returns when the channel holds the batch, and the events that it can never take are dead letters. Raises
-        Retry, and HalfStored where the channel holds the batch and the dead letters are not kept. `placed` may be
+        Returns when the channel holds the batch, and the events that it can never take are dead letters. Raises what
+        the channel and the dead letters raise; the next call with the same batch does what is left. `placed` may be
         called before, see `Channel.put_in_turn`.
         """
-        return self.store(batch, letters, [owner], placed)
+        if pending.result is None:
+            pending.result = self._put(pending, placed)
+        stored, rejected = pending.result
+        if rejected:
+            letters.put(rejected)
+        if self.audit is not None:
+            self.audit.put(stored)
+        return len(rejected)
 
-    def store(self, batch: Batch, letters: DeadLetters, owners: Sequence[str], placed: Placed = nobody_waits) -> int:
-        """Store a batch as `put` does; `owners` is the source of each row, or one source of all rows."""
+    def _put(self, pending: PendingPut, placed: Placed) -> PutResult:
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
-        refused: list[DeadLetter] = []
+        batch, owners, refused = pending.batch, pending.owners, list[DeadLetter]()
         since = time.monotonic()
         try:
             self.channel.put_in_turn(batch, placed)
@@ -100,18 +115,7 @@ class ChannelRunner(Worker):
             ]
             batch = batch.where(pc.invert(rejected))
         took(self.metrics, since)
-        return self._finish(batch, refused, letters)
-
-    def _finish(self, stored: Batch, refused: list[DeadLetter], letters: DeadLetters) -> int:
-        """Keep the dead letters of a stored batch, and report the batch to the audit. Raises HalfStored."""
-        if refused:
-            try:
-                letters.put(refused)
-            except FlafkaError as e:
-                raise HalfStored(str(e), functools.partial(self._finish, stored, refused, letters)) from e
-        if self.audit is not None:
-            self.audit.put(stored)
-        return len(refused)
+        return PutResult(batch, refused)
 
     def stop_forwarding(self) -> None:
         """No source puts anything any more: whatever puts into the channel on its own ends."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from flafka.agent.runner.deadletters.letters import DeadLetters, letters_of_records
-from flafka.agent.runner.local.channels import ChannelRunner, HalfStored
-from flafka.agent.runner.local.outage import GATE_SECONDS, Outage
+from flafka.agent.runner.local.channels import ChannelRunner, PendingPut
+from flafka.agent.runner.local.outage import GATE_SECONDS, LatePut, Outage
 from flafka.agent.runner.retries import Backoff, Retries, told
-from flafka.plugins import Batch, FlafkaError, PartitionClaim, Reader, Taken
+from flafka.plugins import Assignment, Batch, FlafkaError, PolledBatch, Reader
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.threads import start_thread
 
@@ -53,7 +53,6 @@ class Forwarder:
 
         It stands for version 1 of such events; a later one has a dot and its number behind it.
         """
-        self._claims: dict[int, PartitionClaim] = {}
         self._inherited = False
         """True while the next batch may have been forwarded before, by an earlier agent or reader."""
         self._retries = Retries(f"{channel.path}.overflow")
@@ -102,7 +101,7 @@ class Forwarder:
                     taken = self._next(reader)
                 else:
                     self._pass_on(taken)
-                    reader.commit({self._claims[taken.partition]: taken.end})
+                    reader.commit([taken.assignment.at(taken.offsets.end)])
                     self._retries.recovered()
                     held = self._outage.held()
                     self._channel.metrics.set("OverflowSize", held)
@@ -111,7 +110,7 @@ class Forwarder:
         finally:
             reader.close()
 
-    def _next(self, reader: Reader) -> Taken | None:
+    def _next(self, reader: Reader) -> PolledBatch | None:
         """Return the next records to forward; None where there are none now."""
         if not self._outage.wait(self._ending):
             return None
@@ -120,18 +119,18 @@ class Forwarder:
             self._outage.well()
         return taken or self._outage.end_or_take(reader)
 
-    def _pass_on(self, taken: Taken) -> None:
+    def _pass_on(self, taken: PolledBatch) -> None:
         """Return when the channel holds it, or the dead letters do. Raises _Ended."""
         if taken.undecodable:
-            letters = letters_of_records(self._overflow.path, self._claims[taken.partition], taken)
+            letters = letters_of_records(self._overflow.path, taken)
             self._insist(partial(self._puts.submit, self._letters.put, letters))
         inherited, self._inherited = self._inherited, False
-        metrics, store = self._channel.metrics, self._channel.store
+        metrics = self._channel.metrics
         for batch, owners, mark in self._pieces(taken.batch):
-            put = self._outage.late(mark)
-            if inherited or (mark and put is None):
+            late = self._outage.late(mark)
+            if inherited or (mark and late is None):
                 metrics.add("OverflowRepeatedCount", len(batch))
-            self._insist(partial(self._puts.submit, store, batch, self._letters, owners), put, len(batch))
+            self._insist_on(PendingPut(batch, owners), late)
             metrics.add("OverflowForwardedCount", len(batch))
 
     def _pieces(self, batch: Batch) -> Iterator[tuple[Batch, Sequence[str], str]]:
@@ -154,7 +153,28 @@ class Forwarder:
             yield whole.slice(start, len(owners)), owners, mark
             start += len(owners)
 
-    def _insist(self, begin: Callable[[], Future[Any]], put: Future[Any] | None = None, events: int = 0) -> None:
+    def _insist_on(self, pending: PendingPut, late: LatePut | None) -> None:
+        """Wait for the put that is late, and for others of the batch until one of them comes to a good end."""
+
+        def failed() -> None:
+            nonlocal pending
+            if late is not None and late.pending.result is not None:
+                pending = late.pending  # the brokers hold it: only its dead letters are left
+            if pending.result is None:
+                self._channel.metrics.add("OverflowRepeatedCount", len(pending.batch))
+
+        def begin() -> Future[Any]:
+            # Not the channel's own `complete`, which would put it into the overflow.
+            return self._puts.submit(ChannelRunner.complete, self._channel, pending, self._letters)
+
+        self._insist(begin, late.put if late is not None else None, failed)
+
+    def _insist(
+        self,
+        begin: Callable[[], Future[Any]],
+        put: Future[Any] | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
         """Wait for `put`, and for others that `begin` begins until one of them comes to a good end."""
         backoff = Backoff()
         while True:
@@ -168,10 +188,7 @@ class Forwarder:
             if not isinstance(error, Exception):
                 raise error
             seconds = self._retries.failed(error, backoff)
-            if isinstance(error, HalfStored):  # the brokers hold it: only its dead letters are left
-                begin = partial(self._puts.submit, error.rest)
-            else:
-                self._channel.metrics.add("OverflowRepeatedCount", events)
+            failed()
             self._outage.trouble(told(error))
             put = None
             if self._ending.wait(seconds):
@@ -197,11 +214,10 @@ class Forwarder:
 
     # --- RebalanceListener
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         """Take all partitions. The topic ID is secret, so that no sender can name the header that is made of it."""
-        self._claims |= {claim.partition: claim for claim in committed}
         # Up to the dot it is the channel's id; behind it is the run, and what an earlier run has stored comes, too.
-        self._column = f"flafka.{next(iter(committed)).topic_id.partition('.')[0]}"
+        self._column = f"flafka.{committed[0].topic_partition.topic_id.partition('.')[0]}"
         return committed
 
     def revoked(self, partitions: Collection[int]) -> None:

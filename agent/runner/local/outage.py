@@ -7,14 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import NamedTuple
 
-from flafka.agent.runner.local.channels import ChannelRunner
-from flafka.plugins import Metrics, Reader, Taken
+from flafka.agent.runner.local.channels import ChannelRunner, PendingPut
+from flafka.plugins import Metrics, PolledBatch, Reader
 
 GATE_SECONDS = 1.0
 """The longest time for which sources wait when an overflow is about to end."""
 COUNTED = ("OverflowEventCount", "OverflowForwardedCount", "OverflowRepeatedCount")
 """Counters of the events stored in the overflow, forwarded, and perhaps repeated."""
+
+
+class LatePut(NamedTuple):
+    """A put into the channel that has not ended within `overflowTimeout`, and goes on."""
+
+    put: Future[int]
+    pending: PendingPut
 
 
 class Outage:
@@ -40,7 +48,7 @@ class Outage:
         """How many puts into the overflow are under way."""
         self._under_way = 0
         """How many events are, in puts into the channel itself."""
-        self._late: dict[str, Future[int]] = {}
+        self._late: dict[str, LatePut] = {}
         """By mark: puts that were late. Their batches are in the overflow."""
 
     @property
@@ -81,13 +89,13 @@ class Outage:
             self._storing += bool(self._reason)
             return bool(self._reason)
 
-    def enter_late(self, mark: str, put: Future[int]) -> bool:
-        """The same for a batch of which `put` is late: False where that has ended meanwhile."""
+    def enter_late(self, mark: str, late: LatePut) -> bool:
+        """The same for a batch of which a put is late: False where that has ended meanwhile."""
         with self._changed:
-            if put.done():
+            if late.put.done():
                 return False
             self._begin(f"no acknowledgement for {self._seconds:.0f} s")
-            self._late[mark] = put
+            self._late[mark] = late
             self._storing += 1
             return True
 
@@ -114,7 +122,7 @@ class Outage:
         with self._changed:
             self._changed.notify_all()
 
-    def late(self, mark: str) -> Future[int] | None:
+    def late(self, mark: str) -> LatePut | None:
         """The put that was late and has this mark, if it is this agent's."""
         with self._changed:
             return self._late.get(mark)
@@ -138,7 +146,7 @@ class Outage:
             self._closed = False
             self._changed.notify_all()
 
-    def end_or_take(self, reader: Reader) -> Taken | None:
+    def end_or_take(self, reader: Reader) -> PolledBatch | None:
         """End if brokers are well and nothing is left in the overflow, else answer what is to be forwarded next.
 
         While sources put all the time it is never empty: they wait until it is, which takes a moment.

@@ -8,18 +8,16 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 from flafka.agent.audit.publishing import Audit
 from flafka.agent.monitoring.definitions import OVERFLOW
 from flafka.agent.runner.deadletters.letters import DeadLetters
-from flafka.agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
+from flafka.agent.runner.local.channels import ChannelRunner, PendingPut, Placed, nobody_waits, wait_for
 from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
-from flafka.agent.runner.local.outage import GATE_SECONDS, Outage
+from flafka.agent.runner.local.outage import GATE_SECONDS, LatePut, Outage
 from flafka.agent.runner.retries import log_failure, told
-from flafka.plugins import Batch, Channel, KafkaBackedChannel, Retry, Unreachable
+from flafka.plugins import Channel, KafkaBackedChannel, Retry, Unreachable
 
 MOST_PUTS = 1000
 """Threads for puts at once, made as they are needed: a source has its own bound."""
@@ -112,29 +110,35 @@ class OverflowingChannel(ChannelRunner):
 
     # --- in
 
-    def put(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed = nobody_waits) -> int:
+    def complete(self, pending: PendingPut, letters: DeadLetters, placed: Placed = nobody_waits) -> int:
         """Return when the brokers hold the batch, or, where they are away, this host's disk."""
+        if pending.overflow is not None:
+            return self._complete_overflow(pending.overflow, letters, placed)
+        if pending.result is not None:
+            return super().complete(pending, letters, placed)
         if not self._forwarder.looked.is_set():
             raise Retry(f"channel {self.overflow.name} is not open yet")
         if self._outage.enter(self._why_untried):
-            return self._keep(batch, letters, owner, placed)
+            return self._keep(pending, letters, placed)
+        under_way = PendingPut(pending.batch, pending.owners)
         try:
-            put = self._puts.submit(self._store_now, batch, letters, owner, placed)
+            put = self._puts.submit(self._put_now, under_way, letters, placed)
         except RuntimeError as e:  # a source that did not end in time goes on after `stop_forwarding`
             raise Retry(f"channel {self.name} is closed") from e
         try:
             error = put.exception(self._seconds)
         except TimeoutError:
-            return self._keep_late(batch, letters, owner, placed, put)
+            return self._keep_late(pending, letters, placed, LatePut(put, under_way))
         if error is None:
             return put.result()
         if isinstance(error, Unreachable):
             self._outage.begin(str(error))
-        if isinstance(error, HalfStored) or not isinstance(error, Retry) or not self._outage.enter(self._why_untried):
+        pending.result = under_way.result
+        if pending.result is not None or not isinstance(error, Retry) or not self._outage.enter(self._why_untried):
             raise error
         log_failure(self.log, logging.DEBUG, f"not stored, and put into {self.overflow.path}: {error}", error)
-        self.metrics.add("OverflowRepeatedCount", len(batch))
-        return self._keep(batch, letters, owner, placed)
+        self.metrics.add("OverflowRepeatedCount", len(pending.batch))
+        return self._keep(pending, letters, placed)
 
     def _why_untried(self) -> str:
         """Why a put goes into the overflow at once; empty where the channel is open. Raises Retry for no outage."""
@@ -144,43 +148,43 @@ class OverflowingChannel(ChannelRunner):
             raise Retry(refusal)
         return self._why_not_open()
 
-    def _store_now(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed) -> int:
-        self._outage.count_under_way(len(batch))
+    def _put_now(self, pending: PendingPut, letters: DeadLetters, placed: Placed) -> int:
+        self._outage.count_under_way(len(pending.batch))
         try:
-            return self.store(batch, letters, [owner], placed)
+            return super().complete(pending, letters, placed)
         finally:
-            self._outage.count_under_way(-len(batch))
+            self._outage.count_under_way(-len(pending.batch))
 
-    def _keep(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed, mark: str = "") -> int:
+    def _keep(self, pending: PendingPut, letters: DeadLetters, placed: Placed, mark: str = "") -> int:
         """Put it into the overflow, which it has entered. Raises Retry."""
+        marked = self._forwarder.marked(pending.batch, pending.owners[0], mark)
+        kept = PendingPut(marked, pending.owners)
         try:
-            marked = self._forwarder.marked(batch, owner, mark)
-            return self._count_kept(len(batch), partial(self.overflow.put, marked, letters, owner, placed))
+            return self._complete_overflow(kept, letters, placed)
         finally:
+            if kept.result is not None:
+                pending.overflow = kept
             self.metrics.set("OverflowSize", self._outage.held())
             self._outage.left()
 
-    def _count_kept(self, events: int, put: Callable[[], int]) -> int:
-        try:
-            rejected = put()
-        except HalfStored as e:
-            e.rest = partial(self._count_kept, events, e.rest)
-            raise
-        self.metrics.add("OverflowEventCount", events - rejected)
+    def _complete_overflow(self, kept: PendingPut, letters: DeadLetters, placed: Placed) -> int:
+        rejected = self.overflow.complete(kept, letters, placed)
+        self.metrics.add("OverflowEventCount", len(kept.batch) - rejected)
         return rejected
 
-    def _keep_late(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed, put: Future[int]) -> int:
-        """Put it into the overflow, unless `put` ends while that is not possible."""
-        mark = f"{self._run}-{next(self._numbers)}"
+    def _keep_late(self, pending: PendingPut, letters: DeadLetters, placed: Placed, late: LatePut) -> int:
+        """Put it into the overflow, unless the put that is late ends while that is not possible."""
+        mark, put = f"{self._run}-{next(self._numbers)}", late.put
         while True:
             while not self._outage.overflowing and self._refused() and not has_ended(put, FORWARDER_CHECK_SECONDS):
                 pass  # that is no outage
-            if not self._outage.enter_late(mark, put):
+            if not self._outage.enter_late(mark, late):
+                pending.result = late.pending.result
                 return put.result()
             try:
-                return self._keep(batch, letters, owner, placed, mark)
-            except HalfStored:
-                raise
+                return self._keep(pending, letters, placed, mark)
             except Retry as e:
+                if pending.overflow is not None:
+                    raise
                 log_failure(self.log, logging.DEBUG, f"a put that is late is not kept, trying again: {e}", e)
                 has_ended(put, GATE_SECONDS)

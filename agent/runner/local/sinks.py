@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from flafka.agent.audit.publishing import Tallies
+from flafka.agent.runner.committer import Committer, StagedRange
 from flafka.agent.runner.deadletters.letters import DeadLetters
-from flafka.agent.runner.delivery import Delivery, Ranges
+from flafka.agent.runner.delivery import Delivery, Range, Ranges
 from flafka.agent.runner.held import Held
 from flafka.agent.runner.local.channels import ChannelRunner
-from flafka.agent.runner.local.commits import Commits
 from flafka.agent.runner.local.sinkprocessors import sink_processor_of
 from flafka.agent.runner.moving import CommitLogMove
-from flafka.agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, told
+from flafka.agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, log_failure, told
 from flafka.agent.topology import SinkGroupSpec, SinkSpec
-from flafka.plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
+from flafka.plugins import Assignment, Batch, Conflict, FlafkaError, KafkaBackedChannel, PolledBatch, Reader, Retry
 from flafka.plugins.errors import ANY_FAILURE, MISUSE_SECONDS, CommitLogElsewhere
 from flafka.plugins.installed import described_method
 from flafka.plugins.threads import start_thread
@@ -70,7 +70,7 @@ class SinkRunner:
         self.draining = threading.Event()
         """Set when no more events are to come: whatever is taken then is delivered without waiting for more."""
         self.ranges = Ranges()
-        tallies = Tallies(channel.audit) if channel.audit is not None else None
+        tallies = Tallies() if channel.audit is not None else None
         longest = LONGEST_WAIT_SECONDS if group is None else ROUND_SECONDS
         self.members = tuple(
             Member(Delivery(spec, letters, self.ranges, self.stopping, tallies), longest) for spec in sinks
@@ -94,7 +94,7 @@ class SinkRunner:
         """The sink, where it has a commit record of its own; it is the only one then."""
         self.reader: Reader | None = None
         self.log = logging.getLogger(self.path)
-        self.commits = Commits([member.delivery for member in self.members], tallies, self.log)
+        self.committer = Committer(self.committing, channel.audit, self.log)
         self._move = CommitLogMove()
         self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
         self.finished = False
@@ -178,7 +178,7 @@ class SinkRunner:
             member.delivery.close()
         self._show_standbys(None)
         self.ranges.clear()
-        self.commits.clear()
+        self.committer.forget()
 
     # --- events
 
@@ -232,7 +232,7 @@ class SinkRunner:
             self._show_standbys(member)
             self._current, self._attempts, self._busy, self._all_failed = None, None, False, False
 
-    def _take(self, member: Member) -> Taken | None:
+    def _take(self, member: Member) -> PolledBatch | None:
         """The next records, or None after a while without any. Raises ReaderFailed."""
         assert self.reader is not None
         try:
@@ -242,13 +242,16 @@ class SinkRunner:
         if taken is None:
             member.metrics.add("BatchEmptyCount")
             return None
-        if not (isinstance(taken, Taken) and isinstance(taken.batch, Batch)):
+        if not (isinstance(taken, PolledBatch) and isinstance(taken.batch, Batch)):
             who = f"take() of {described_method(type(self.reader), 'take')}"
-            raise ReaderFailed(f"{who} must return None or a Taken with a Batch, not {taken!r:.60}", MISUSE_SECONDS)
+            raise ReaderFailed(
+                f"{who} must return None or a PolledBatch with a Batch, not {taken!r:.60}", MISUSE_SECONDS
+            )
         return taken
 
     def _failed(self, member: Member, error: BaseException) -> None:
         """Drop everything that is not committed: it is taken again, for whoever gets it then."""
+        self.committer.log_step()
         self._wait = member.failed(error, ANOTHER if len(self.members) > 1 else "")
         if self._busy and not self.ranges.waiting():  # it did its part: the channel did not take the commit
             self.processor.delivered(member.name)
@@ -306,25 +309,79 @@ class SinkRunner:
     # --- making durable, and committing the channel
 
     def _flush(self, member: Member, partitions: Collection[int]) -> None:
-        assert self.reader is not None
-        if self.commits.flush(self.reader, member.delivery, partitions):
-            member.retries.recovered()
+        """Make what that sink has of these partitions durable, and commit the channel."""
+        due = {p: pending for p, pending in self.ranges.waiting().items() if p in partitions}
+        if not due:
+            return
+        delivery = member.delivery
+        if self.committing is not None:
+            self._commit_each(delivery, due.values())
+        else:
+            delivery.flush()
+            flushed = [*self.ranges.waiting().values()]  # a flush covers all of them
+            staged = [delivery.stage(pending) for pending in flushed]
+            self.committer.prepare(staged, self, delivery.store_dead_letters)
+            for one in staged:
+                self.committer.commit(one)
+            self._delivered(delivery, flushed)
+        member.retries.recovered()
+
+    def _commit_each(self, delivery: Delivery, due: Collection[Range]) -> None:
+        committed: list[Range] = []
+        try:
+            for pending in due:
+                if self._commit(delivery, pending):
+                    committed.append(pending)
+        finally:
+            if committed:  # when one of them fails, those before it are not taken again
+                self._delivered(delivery, committed)
+
+    def _commit(self, delivery: Delivery, pending: Range) -> bool:
+        """Stage and commit one partition; where it is not committed go on where the other owner left off."""
+        try:
+            staged = delivery.stage(pending)
+            self.committer.prepare([staged], self, lambda: delivery.store_dead_letters(pending.assignment.partition))
+            conflict = self.committer.commit(staged).reason
+        except Conflict as e:  # another owner was seen before the commit
+            conflict = e
+        if conflict is None:
+            return True
+        log_failure(self.log, logging.WARNING, str(conflict), conflict)
+        start = self._resume(pending.assignment)
+        if start.next_offset is not None:
+            assert self.reader is not None
+            self.reader.rewind([start])
+            self.reader.commit([start])
+        return False
+
+    def _delivered(self, delivery: Delivery, ranges: Collection[Range]) -> None:
+        """Commit the channel: what was taken of these is durable."""
+        delivery.committed(ranges)
+        self._tell()
 
     def _tell(self) -> None:
+        self.committer.store_offsets(self)
+
+    # --- OffsetStore
+
+    def verify(self, staged: Sequence[StagedRange]) -> None:
+        """Do nothing: the brokers take offsets of members only."""
+
+    def store(self, committed: Collection[Assignment]) -> None:
+        """Commit them as a member of the group."""
         assert self.reader is not None
-        self.commits.tell(self.reader)
+        self.reader.commit(committed)
 
     # --- RebalanceListener
 
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        """Take partitions over, from the sink's own record where it keeps one."""
-        starts: dict[PartitionClaim, int | None] = {}
-        for claim, position in committed.items():
+    def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
+        """Take partitions over, from the sink's own commit log where it keeps one."""
+        starts = []
+        for one in committed:
+            moved = None
             if self.committing is not None and not isinstance(self.channel.channel, KafkaBackedChannel):
-                moved = self.committing.move_commit_log(claim, position)  # no other agent reads this channel
-                claim, position = (moved.claim, moved.position) if moved is not None else (claim, position)
-            claim, position = self.commits.resume(claim, position, self.reader)
-            starts[claim] = position
+                moved = self.committing.move_commit_log(one)  # no other agent reads this channel
+            starts.append(self._resume(moved or one))
         self._assigned_time = time.time()
         if isinstance(self.channel.channel, KafkaBackedChannel):  # others have one, which says nothing
             self.log.info("has partitions %s", sorted(self.ranges))
@@ -344,8 +401,19 @@ class SinkRunner:
             self._failed(member, failure)
 
     def lost(self, partitions: set[int]) -> None:
-        """Forget them."""
-        self.commits.lost(partitions)
+        """Drop what is held of them."""
+        self.committer.forget(partitions)
+        for member in self.members:
+            member.delivery.lost(partitions)
+        for partition in partitions & self.ranges.keys():
+            del self.ranges[partition]
+
+    def _resume(self, committed: Assignment) -> Assignment:
+        if self.committing is not None:
+            self.members[0].delivery.lost({committed.partition})
+        start = self.committer.resume(committed)
+        self.ranges[start.partition] = Range(start)
+        return start
 
 
 class ReaderFailed(Retry):

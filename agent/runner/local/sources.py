@@ -13,11 +13,9 @@ from flafka.agent.monitoring.latency import took
 from flafka.agent.monitoring.taps import Taps
 from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from flafka.agent.runner.delivery import intercepted
-from flafka.agent.runner.local.channels import ChannelRunner, HalfStored, Placed
-from flafka.agent.runner.local.inflight import InFlight
-from flafka.agent.runner.local.optional import OPTIONAL_PUT_SECONDS, Late, OptionalPuts
-from flafka.agent.runner.local.selectors import Routed, Selector
-from flafka.agent.runner.local.turns import Turns
+from flafka.agent.runner.local.channels import ChannelRunner, PendingPut, Placed
+from flafka.agent.runner.local.inflight import InFlight, Turns
+from flafka.agent.runner.local.routing import OPTIONAL_PUT_SECONDS, Late, OptionalPuts, Routed, Selector
 from flafka.agent.runner.retries import Backoff
 from flafka.agent.runner.supervise import Worker, close
 from flafka.agent.topology import SourceSpec
@@ -191,13 +189,11 @@ class SourceRunner(Worker):
                 if waiting is None:
                     routes = self._routed(kept)
                     self._let_pass(number, [routed.channel for routed in routes])
-                    waiting = [functools.partial(self._put, routed, number) for routed in routes]
+                    waiting = [
+                        functools.partial(self._put, routed, number, self._pending(routed)) for routed in routes
+                    ]
                 while waiting:
-                    try:
-                        waiting[0]()
-                    except HalfStored as e:
-                        waiting[0] = e.rest
-                        raise
+                    waiting[0]()
                     waiting.pop(0)
                 metrics.add("EventFilteredCount", filtered)
                 metrics.add("EventAcceptedCount", len(kept))
@@ -228,17 +224,20 @@ class SourceRunner(Worker):
             self.metrics.add("EventUnroutedCount", nowhere)
         return self.selector.route(batch)
 
-    def _put(self, routed: Routed, number: int) -> None:
+    def _pending(self, routed: Routed) -> PendingPut:
+        return PendingPut(routed.batch, [self.path])
+
+    def _put(self, routed: Routed, number: int, pending: PendingPut) -> None:
         turns = self._turns[routed.channel]
         turns.wait(number)
         try:
-            self._put_in_turn(routed, functools.partial(turns.passed, number))
+            self._put_in_turn(routed, pending, functools.partial(turns.passed, number))
         finally:
             turns.passed(number)
 
-    def _put_in_turn(self, routed: Routed, placed: Placed) -> None:
+    def _put_in_turn(self, routed: Routed, pending: PendingPut, placed: Placed) -> None:
         name, batch, required = routed
-        store = functools.partial(self._store, batch, self.channels[name], placed)
+        store = functools.partial(self._store, pending, self.channels[name], placed)
         if required:
             store()
             return
@@ -261,17 +260,10 @@ class SourceRunner(Worker):
     def _drop(self, batch: Batch) -> None:
         self.metrics.add("OptionalEventDropCount", len(batch))
 
-    def _store(self, batch: Batch, runner: ChannelRunner, placed: Placed) -> None:
-        self._finish(batch, runner, lambda: runner.put(batch, self.dead_letters[runner.name], self.path, placed))
-
-    def _finish(self, batch: Batch, runner: ChannelRunner, put: Callable[[], int]) -> None:
-        try:
-            rejected = put()
-        except HalfStored as e:
-            e.rest = functools.partial(self._finish, batch, runner, e.rest)
-            raise
+    def _store(self, pending: PendingPut, channel: ChannelRunner, placed: Placed) -> None:
+        rejected = channel.complete(pending, self.dead_letters[channel.name], placed)
         if rejected:
             self.metrics.add("EventRejectedCount", rejected)
-        self.routed[runner.name].add("EventRoutedCount", len(batch) - rejected)
-        for one in runner.taps.listeners:
-            one.passed(batch)
+        self.routed[channel.name].add("EventRoutedCount", len(pending.batch) - rejected)
+        for one in channel.taps.listeners:
+            one.passed(pending.batch)

@@ -13,23 +13,21 @@ from typing import Any
 import pyarrow as pa
 
 from flafka.agent.audit.publishing import Tallies, audit_of
-from flafka.agent.audit.sums import Sum
 from flafka.agent.options import AgentOptions
+from flafka.agent.runner.committer import StagedRange
 from flafka.agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of, letters_of_records
 from flafka.agent.runner.deadletters.notices import Causes, Heard
 from flafka.agent.runner.delivery import Delivery, Range, Ranges, by_id, intercepted, opened
 from flafka.agent.topology import ChannelSpec, SinkSpec
 from flafka.plugins import (
+    Assignment,
     EventId,
     Interceptor,
     KafkaBackedChannel,
-    LastRecord,
     Metrics,
-    PartitionClaim,
-    Receipt,
+    PolledBatch,
     Record,
     StreamingSink,
-    Taken,
 )
 from flafka.plugins.shared.frames import to_arrow
 
@@ -86,11 +84,9 @@ class Job:
 class Result:
     """What one task made of one partition's records."""
 
-    receipt: Receipt
-    """Of a sink that only writes and flushes: up to where everything is durable; nothing is staged."""
+    staged: StagedRange
+    """Of a sink that only writes and flushes: up to where everything is durable; nothing is to be committed."""
     counts: dict[str, float] = field(default_factory=dict)
-    minutes: dict[int, Sum] = field(default_factory=dict)
-    """For the audit."""
     offered: int = 0
     """How many events and undecodable records the sink was to take."""
     letters: list[DeadLetter] = field(default_factory=list)
@@ -102,22 +98,21 @@ class _Task:
     """What runs on an executor over the records of one Kafka partition: (partition, offset, timestamp in ms, key,
     value, headers)."""
 
-    def __init__(
-        self, job: Job, sink: SinkJob, claims: Mapping[int, PartitionClaim], template: PartitionClaim
-    ) -> None:
+    def __init__(self, job: Job, sink: SinkJob, assignments: Mapping[int, Assignment], template: Assignment) -> None:
+        """`template` stands for partitions that are added later."""
         self.agent, self.options, self.job = job.agent, job.options, sink
-        self.claims, self.template = dict(claims), template
+        self.assignments, self.template = dict(assignments), template
 
-    def taken(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[tuple[PartitionClaim, Taken]]:
+    def polled(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[PolledBatch]:
         """The records decoded, small ones joined."""
         for batch in batches:
             if not batch.num_rows:
                 continue
             partition = batch.column("partition")[0].as_py()
-            claim = self.claims.get(partition, self.template._replace(partition=partition))
+            assignment = self.assignments.get(partition) or self.template.of(partition=partition)
             records = _records(batch)
-            while (taken := channel.decode(records, claim)) is not None:
-                yield claim, taken
+            while (polled := channel.decode(records, assignment)) is not None:
+                yield polled
 
 
 class PartitionTask(_Task):
@@ -140,34 +135,29 @@ class PartitionTask(_Task):
         delivery = Delivery(spec, letters, ranges, threading.Event(), tallies if audited else None)
         try:
             delivery.open()
-            for claim, taken in self.taken(batches, channel):
+            for polled in self.polled(batches, channel):
+                assignment = polled.assignment
                 if delivery.committing is None:  # else the driver does, before it commits
-                    channel.confirm(claim)
-                ranges.setdefault(taken.partition, Range(claim, taken.start))
-                delivery.write(taken)
+                    channel.confirm(assignment)
+                ranges.setdefault(assignment.partition, Range(assignment.at(polled.offsets.start)))
+                delivery.write(polled)
                 if delivery.committing is None and delivery.full:
                     delivery.flush()
             pending = next(iter(ranges.values()), None)  # all records are of one partition
-            return None if pending is None else _result(delivery, pending, tallies)
+            return None if pending is None else _result(delivery, pending)
         finally:
             delivery.close()
             channel.close()
             letters.close()
 
 
-def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
-    assert pending.start is not None
-    assert pending.end is not None
-    if delivery.committing is not None:
-        receipt = delivery.stage(pending.claim, pending.start, pending.end)
-    else:
+def _result(delivery: Delivery, pending: Range) -> Result:
+    if delivery.committing is None:
         delivery.flush()
-        last = LastRecord(pending.last_timestamp)
-        receipt = Receipt(pending.claim, pending.start, pending.end, pending.events, None, last=last)
+    staged = delivery.stage(pending)
     letters = delivery.rejections.take()
     interceptors = _of_interceptors(delivery.interceptors)
-    minutes = tallies.of(pending.claim.partition)
-    return Result(receipt, _counts(delivery.metrics), minutes, delivery.rejections.events, letters, interceptors)
+    return Result(staged, _counts(delivery.metrics), delivery.rejections.events, letters, interceptors)
 
 
 class Summing:
@@ -229,8 +219,8 @@ class EventsTask(_Task):
         self,
         job: Job,
         sink: SinkJob,
-        claims: Mapping[int, PartitionClaim],
-        template: PartitionClaim,
+        assignments: Mapping[int, Assignment],
+        template: Assignment,
         count: Callable[[InterceptorCounts], None],
         rejected: Callable[[Causes], None],
         made: Callable[[MicroBatches], None],
@@ -241,7 +231,7 @@ class EventsTask(_Task):
 
         `count` gets what interceptors counted, `rejected` what became dead letters, `made` the numbers of events.
         """
-        super().__init__(job, sink, claims, template)
+        super().__init__(job, sink, assignments, template)
         self.count, self.rejected, self.made = count, rejected, made
         self.keep_dead_letters = keep_dead_letters
 
@@ -253,15 +243,15 @@ class EventsTask(_Task):
         letters = Heard(kept, lambda _, causes: self.rejected(causes))
         made: dict[tuple[int, int], int] = {}
         with closing(channel), closing(letters), opened(self.job.sink.interceptors) as interceptors:
-            for claim, taken in self.taken(batches, channel):
-                channel.confirm(claim)
-                if taken.undecodable and self.keep_dead_letters:
-                    letters.put(letters_of_records(self.job.sink.path, claim, taken))
+            for polled in self.polled(batches, channel):
+                channel.confirm(polled.assignment)
+                if polled.undecodable and self.keep_dead_letters:
+                    letters.put(letters_of_records(self.job.sink.path, polled))
                 rejected: dict[EventId, str] = {}
-                batch = intercepted(taken.batch, interceptors, rejected=by_id(rejected))
+                batch = intercepted(polled.batch, interceptors, rejected=by_id(rejected))
                 if rejected and self.keep_dead_letters:
-                    letters.put(letters_of(self.job.sink.path, claim, rejected, taken))
-                made[claim.partition, taken.start] = len(batch)
+                    letters.put(letters_of(self.job.sink.path, rejected, polled))
+                made[polled.assignment.partition, polled.offsets.start] = len(batch)
                 if len(batch):
                     yield to_arrow(batch)
             self.count(_of_interceptors(interceptors))

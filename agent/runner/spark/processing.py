@@ -30,13 +30,13 @@ from flafka.agent.runner.spark.progress import Offsets, ends_of, ends_of_log, ga
 from flafka.agent.runner.spark.query import Clock, most_records, read_topic
 from flafka.agent.runner.spark.sample import stream_of, write_micro_batch
 from flafka.plugins import (
+    Assignment,
     Batch,
     Conflict,
     Event,
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
-    PartitionClaim,
     Retry,
     StreamingSink,
 )
@@ -60,9 +60,8 @@ class Processing:
         self.agent, self.job, self.options = job, sink, job.options
         self.sink: StreamingSink = sink.sink.make()
         self.channel: KafkaBackedChannel = sink.channel.make()
-        self.claims: dict[int, PartitionClaim] = {}
-        self._begun: set[int] = set()
-        """Partitions in which the group had a position."""
+        self.assignments: dict[int, Assignment] = {}
+        """By partition: the committed offset of the group when the queries began."""
         self._ends: dict[str, Offsets] = {}
         self._gauges: dict[str, dict[str, float]] = {}
         self._counted: Any = None
@@ -87,7 +86,7 @@ class Processing:
             self.sink.open()
             events, stream = self.events(spark)
             frames = self.sink.frames(events)
-            make_topics(stream, self.sink.topics(), len(self.claims), self.channel.replication)
+            make_topics(stream, self.sink.topics(), len(self.assignments), self.channel.replication)
             directory = self._checkpoint(spark)
             self._check_files(spark, directory, frames)
             self._ends = {name: done(spark, f"{directory}/{name}") for name in frames}
@@ -143,20 +142,19 @@ class Processing:
         return stream_of(spark, directory)
 
     def events(self, spark: Any, *, preview: bool = False) -> tuple[Any, KafkaStream]:
-        """The channel as a streaming DataFrame, from the group's positions on or, to preview, from the start."""
+        """The channel as a streaming DataFrame, from the group's offsets on or, to preview, from the start."""
         stream = self.channel.stream(self.job.sink.group)
-        positions = self.channel.positions(self.job.sink.group)
-        self.claims = {claim.partition: claim for claim in positions}
-        self._begun = {claim.partition for claim, end in positions.items() if end is not None}
-        starts = {claim.partition: None if preview else end for claim, end in positions.items()}
-        template = next(iter(self.claims.values()))._replace(epoch=0)
+        committed = self.channel.committed(self.job.sink.group)
+        self.assignments = {one.partition: one for one in committed}
+        starts = {one.partition: None if preview else one.next_offset for one in committed}
+        template = committed[0].of(epoch=0)
         self._counted = spark.sparkContext.accumulator({}, Summing(sum_counts))
         self._rejected = spark.sparkContext.accumulator({}, Summing(both))
         self._made = spark.sparkContext.accumulator({}, Summing(merge_events))
         task = EventsTask(
             self.agent,
             self.job,
-            self.claims,
+            self.assignments,
             template,
             self._counted.add,
             self._rejected.add,
@@ -168,9 +166,9 @@ class Processing:
 
     def _refuse_lost(self) -> None:
         """Raise FlafkaError where brokers have lost records that a checkpoint or the group is past."""
-        ends = [{self.claims[p]: end for p, end in ends.items() if p in self.claims} for ends in self._ends.values()]
-        for positions in ends or [{}]:
-            for error in self.channel.refusals(self.job.sink.group, positions or None):
+        ends = [self._at(ends) for ends in self._ends.values()]
+        for starts in ends or [[]]:
+            for error in self.channel.refusals(self.job.sink.group, starts or None):
                 if isinstance(error, RecordsLost):  # Spark itself stops at what retention removed
                     with suppress(Retry, Conflict):  # the next attempt finds it again
                         self.channel.refuse(error)
@@ -178,11 +176,16 @@ class Processing:
                     raise FlafkaError(f"name another {self.job.sink.path}.checkpoint, and reset its group: {error}")
 
     def _tell_late(self) -> None:
-        """Say where neither the group nor a checkpoint has a position, and what was the first is gone."""
-        known = self._begun.union(*self._ends.values())
-        for partition, start in self.channel.starts().items():
-            if start and partition not in known and partition in self.claims:
-                log.warning("%s", begins_late(self.claims[partition], start))
+        """Say where neither the group nor a checkpoint has an offset, and what was the first is gone."""
+        oldest, known = self.channel.starts(), set[int]().union(*self._ends.values())
+        for partition, committed in self.assignments.items():
+            start = oldest.get(partition, 0)
+            if start and committed.next_offset is None and partition not in known:
+                log.warning("%s", begins_late(committed.at(start)))
+
+    def _at(self, ends: Offsets) -> list[Assignment]:
+        """Return the assignments of these partitions, so far as they are known, at these offsets."""
+        return [self.assignments[p].at(end) for p, end in ends.items() if p in self.assignments]
 
     def show(self, progress: Any) -> None:
         """Set the gauges, and tell the group how far all queries have come."""
@@ -192,7 +195,7 @@ class Processing:
         if events := self._newly_delivered(name, progress):
             counts |= {"EventDrainAttemptCount": events, "EventDrainSuccessCount": events}
         self._report(counts)
-        self._record()
+        self._store_offsets()
 
     def _newly_delivered(self, name: str, progress: Any) -> int:
         """Return the number of events that all outputs have finished now that this one has finished a micro-batch."""
@@ -202,12 +205,12 @@ class Processing:
         before, self._delivered = self._delivered, min(self._finished.values())
         return self._delivered - before
 
-    def _record(self) -> None:
+    def _store_offsets(self) -> None:
         if not self._ends or not all(self._ends.values()):
             return
-        partitions = set.intersection(*(set(ends) for ends in self._ends.values())) & self.claims.keys()
+        common = set.intersection(*(set(ends) for ends in self._ends.values()))
         try:
-            self.channel.record({self.claims[p]: min(e[p] for e in self._ends.values()) for p in partitions})
+            self.channel.commit_offsets(self._at({p: min(e[p] for e in self._ends.values()) for p in common}))
         except (Retry, Conflict) as e:
             log_failure(log, logging.INFO, str(e), e)  # the checkpoints are the truth
 
@@ -215,7 +218,7 @@ class Processing:
         """There is nothing new for one of the queries."""
         self._gauges.setdefault(query.removeprefix(f"{self.job.sink.path}."), {})["Lag"] = 0
         self._report({})
-        self._record()  # an agent that was killed may not have told
+        self._store_offsets()  # an agent that was killed may not have told
 
     def _report(self, counts: Mapping[str, float]) -> None:
         """The figures of all queries in one; a lag once all are known."""
@@ -253,13 +256,13 @@ class Processing:
         path = self.job.sink.path
         own = Path(self.agent.log_file).with_name(f"{path}.checkpoint")
         directory = self.sink.checkpoint or str(own)
-        claim = next(iter(self.claims.values()))
+        topic = next(iter(self.assignments.values())).topic_partition
         owner = {
             "sink": path,
             "processor": self.sink.pipeline,
-            "topic": claim.topic,
-            "topic id": claim.topic_id,
-            "cluster": claim.cluster_id,
+            "topic": topic.topic,
+            "topic id": topic.topic_id,
+            "cluster": topic.cluster,
         }
         configuration = self.agent.configuration if self.sink.checkpoint is None else ""
         found = owner_of(spark, directory, owner | ({"configuration": configuration} if configuration else {}))

@@ -10,26 +10,27 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from flafka.agent.audit.publishing import audit_of
 from flafka.agent.options import AgentOptions
+from flafka.agent.runner.committer import Committer, StagedRange
 from flafka.agent.runner.deadletters.rejections import Rejections
 from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.retries import log_failure
 from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from flafka.agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from flafka.plugins import (
+    Assignment,
     CommittingSink,
     Conflict,
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
-    LastRecord,
-    PartitionClaim,
     PlainSink,
     Retry,
     Sink,
@@ -56,13 +57,11 @@ class Query:
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.channel: KafkaBackedChannel = sink.channel.make()
         self.audit = audit_of(self.channel, job.options)
-        self.expected: dict[int, int] = {}
-        self.claims: dict[int, PartitionClaim] = {}
-        self._last: dict[int, LastRecord] = {}
-        """By partition: the record before the position in `expected`, as far as it is known."""
+        self.assignments: dict[int, Assignment] = {}
+        """By partition: what comes next."""
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._unrecorded: dict[PartitionClaim, int] = {}
+        self.committer = Committer(self.committing, self.audit, log)
         self._latest: Offsets = {}
         """Where the topic ended when Spark last looked."""
         self._told_lost = False
@@ -93,7 +92,8 @@ class Query:
             finally:
                 query.stop()
         except Exception as e:
-            if self.claims and not isinstance(e, FlafkaError):
+            self.committer.log_step()
+            if self.assignments and not isinstance(e, FlafkaError):
                 with suppress(Retry):  # what Spark sees of it need not say why
                     self._look_for_records()
             raise
@@ -110,52 +110,41 @@ class Query:
             raise refusal
         if self.committing is not None:
             self._move.make(self.committing, self.channel, self.job.sink.group, joins=False)
-        positions = self.channel.positions(self.job.sink.group)
-        begun: dict[PartitionClaim, int] = {}
-        fresh = []
-        for claim, committed in positions.items():
-            if self.committing is not None:
-                found = self.committing.resume(claim, committed)
-                claim, committed = found.claim, found.position
-                self._last[claim.partition] = found.last
-            else:
-                if isinstance(self.sink, PlainSink):
-                    self.sink.take_over(claim)
-                claim = claim._replace(record="")
-            self.claims[claim.partition] = claim
-            if committed is None:
-                fresh.append(claim)
-                continue
-            if (recorded := positions.get(claim)) is None:
-                begun[claim] = committed
-            elif committed != recorded:  # it ended between the two commits
-                self._unrecorded[claim] = committed
-            self.expected[claim.partition] = committed
-        if fresh:
-            oldest = self._oldest(fresh)
-            begun |= oldest
-            self.expected |= {claim.partition: start for claim, start in oldest.items()}
-        if begun:  # whoever has a partition next has to know of this sink's record
-            self.channel.record(begun)
-        self._record({})
+        begun: list[Assignment] = []
+        for committed in self.channel.committed(self.job.sink.group):
+            if isinstance(self.sink, PlainSink):
+                self.sink.take_over(committed)
+            start = self.committer.resume(committed)
+            if start.next_offset is None:
+                start = self._oldest(start)
+            self.assignments[start.partition] = start
+            if start.generation != committed.generation or committed.next_offset is None:
+                begun.append(start)
+            elif start.next_offset != committed.next_offset:  # it ended between the two commits
+                self.committer.committed(start)
+        if begun:  # whoever has a partition next has to know of this sink's commit log
+            self.channel.commit_offsets(begun)
+        self._store_offsets()
         self._look_for_records()
 
-    def _oldest(self, claims: Iterable[PartitionClaim]) -> dict[PartitionClaim, int]:
-        """The first records of partitions in which the group has no position. From there on, and not from whatever is
-        the first one later, they are read, so that what retention removes meanwhile is missed.
+    def _oldest(self, assignment: Assignment) -> Assignment:
+        """Return the start of a partition in which the group has no offset: its first record. From there on, and not
+        from whatever is the first one later, it is read, so that what retention removes meanwhile is missed.
         """
-        oldest = self.channel.starts()
-        starts = {claim: oldest.get(claim.partition, 0) for claim in claims}
-        for claim, start in starts.items():
-            if start:
-                log.warning("%s", begins_late(claim, start))
-        return starts
+        start = assignment.at(self._low_watermarks.get(assignment.partition, 0))
+        if start.next_offset:
+            log.warning("%s", begins_late(start))
+        return start
+
+    @cached_property
+    def _low_watermarks(self) -> Mapping[int, int]:
+        return self.channel.starts()
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
-        records = read_topic(spark, stream, self.expected, most_records(self.channel, self.options))
-        template = next(iter(self.claims.values()))._replace(epoch=0)
-        task = PartitionTask(self.agent, self.job, self.claims, template)
+        records = read_topic(spark, stream, self.expected(), most_records(self.channel, self.options))
+        template = next(iter(self.assignments.values())).of(epoch=0)
+        task = PartitionTask(self.agent, self.job, self.assignments, template)
         return (
             records.mapInArrow(task, "result binary")
             .writeStream.foreachBatch(self._commit)
@@ -166,26 +155,25 @@ class Query:
         )
 
     def _look(self) -> None:
-        """Raises Conflict where the topic was made again, the group was reset, or another sink's record has taken the
-        place of this one's: the query has to begin anew.
+        """Raises Conflict where the topic was made again, the group was reset, or another sink's commit log has taken
+        the place of this one's: the query has to begin anew.
 
-        Where a commit of an earlier epoch or of a deleted topic came late, this query's position is committed again.
+        Where a commit of an earlier epoch or of a deleted topic came late, this query's offset is committed again.
         """
-        earlier = []
-        for found, position in self.channel.positions(self.job.sink.group).items():
-            ours = self.claims.get(found.partition)
+        undone = set[int]()
+        for committed in self.channel.committed(self.job.sink.group):
+            ours = self.assignments.get(committed.partition)
             if ours is None:
                 continue
-            if found.topic_id != ours.topic_id:
+            if committed.topic_partition.topic_id != ours.topic_partition.topic_id:
                 raise Conflict(self._made_again(ours))
-            if why := overtaken(ours, OffsetMetadata.of(found)):
+            if why := overtaken(ours, OffsetMetadata.of(committed)):
                 raise Conflict(why)
-            if found.epoch < ours.epoch or position is None:
-                earlier.append(ours)
+            if committed.generation.epoch < ours.generation.epoch or committed.next_offset is None:
+                undone.add(ours.partition)
         with self._lock, suppress(Retry):  # as where the group has members
-            known = {claim: self.expected[claim.partition] for claim in earlier if claim.partition in self.expected}
-            if known:
-                self.channel.restore(known)
+            if undone:
+                self.channel.restore([self.assignments[partition] for partition in undone])
 
     def _look_for_truncations(self) -> None:
         """Raise RecordsLost where brokers have lost a record that this query has delivered, besides what `_look`
@@ -194,9 +182,9 @@ class Query:
         What retention has removed is no matter here: executors may have read it.
         """
         with self._lock:
-            known = {p: offset for p, offset in self.expected.items() if self.claims[p] not in self._unrecorded}
-            positions, last = {self.claims[p]: offset for p, offset in known.items()}, dict(self._last)
-        self._refuse(error for error in self._refusals(positions, last) if isinstance(error, RecordsLost))
+            unstored = self.committer.unstored
+            known = [one for one in self.assignments.values() if one.partition not in unstored]
+        self._refuse(error for error in self._refusals(known) if isinstance(error, RecordsLost))
 
     def _look_for_records(self) -> None:
         """Raises FlafkaError, with the way out, where the brokers do not have the records that come next.
@@ -205,14 +193,11 @@ class Query:
         have taken the lost offsets. Raises what `_look` raises where that is no business of this query's any more: no
         record of a topic made again is to be given up.
         """
-        positions = {self.claims[partition]: offset for partition, offset in self.expected.items()}
-        self._refuse(self._refusals(positions, self._last))
+        self._refuse(self._refusals([*self.assignments.values()]))
 
-    def _refusals(
-        self, positions: Mapping[PartitionClaim, int], last: Mapping[int, LastRecord]
-    ) -> Sequence[FlafkaError]:
-        """Return the errors of the channel for these positions. Raises what `_look` raises."""
-        refusals = self.channel.refusals(self.job.sink.group, positions, last)
+    def _refusals(self, starts: Collection[Assignment]) -> Sequence[FlafkaError]:
+        """Return the errors of the channel for these offsets. Raises what `_look` raises."""
+        refusals = self.channel.refusals(self.job.sink.group, starts)
         self._look()
         return refusals
 
@@ -223,89 +208,98 @@ class Query:
                 self.channel.refuse(error)
             raise error
 
-    def _made_again(self, claim: PartitionClaim) -> str:
-        """What to say where another topic has the claim's name now; and it is counted."""
-        known = {p: end for p, end in self._latest.items() if p in self.expected}
-        left = sum(max(0, end - self.expected[p]) for p, end in known.items())
+    def _made_again(self, assignment: Assignment) -> str:
+        """What to say where another topic has the assignment's name now; and it is counted."""
+        expected = self.expected()
+        known = {p: end for p, end in self._latest.items() if p in expected}
+        left = sum(max(0, end - expected[p]) for p, end in known.items())
         if not self._told_lost:
             self._told_lost = True
             report(self.job.sink.name, {"TopicRecreatedCount": 1, "RecordLostCount": left})
-        return made_again(claim, left, len(self.claims) - len(known))
+        return made_again(assignment, left, len(self.assignments) - len(known))
+
+    def expected(self) -> Mapping[int, int]:
+        """Return the next offset of each partition."""
+        return {partition: one.next_offset or 0 for partition, one in self.assignments.items()}
 
     def show(self, progress: Any) -> None:
         """Set the gauges: a micro-batch is over."""
         self._latest |= latest_of(progress)
-        report(self.job.sink.name, {}, gauges_of(progress, self.expected))
+        report(self.job.sink.name, {}, gauges_of(progress, self.expected()))
 
     def idle(self, _: str) -> None:
         """There is nothing new."""
         with suppress(Conflict):  # the query's own look will find it
-            self._record({})
+            self._store_offsets()
         report(self.job.sink.name, {}, {"Lag": 0})
 
     def _commit(self, frame: Any, _: int) -> None:
         """Make one micro-batch visible, partition by partition, then move the group along.
 
-        What a simple sink's task flushed is visible already: there the group's position is the only record.
+        What a simple sink's task flushed is visible already: there the group's offset is the only record.
         """
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
-        claims = [result.receipt.claim for result in results]
-        added = {claim.partition: claim for claim in claims if claim.partition not in self.claims}
-        if self.committing is None:
-            self.claims |= added
-        elif added:  # its own record of them has to be looked at first
-            raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: taking them over")
-        if results and self.committing is not None:
-            self._look()
-        elif results:
-            self.channel.confirm(results[0].receipt.claim)
-        self._judge(results)
-        if rejected := self.rejections.store():
-            report(self.job.sink.name, {"EventRejectedCount": rejected})
-        ends: dict[PartitionClaim, int] = {}
-        if self.audit is not None:
-            self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
+        self._take_over_new(results)
+        self.committer.prepare([result.staged for result in results], self, lambda: self._store_dead_letters(results))
         for result in results:
-            receipt = result.receipt
-            partition = receipt.claim.partition
-            expected = self.expected.get(partition)
-            if expected is not None and receipt.start < expected:
-                raise FlafkaError(f"records {receipt.start}–{expected} of partition {partition} were delivered twice")
-            if self.committing is not None:
-                self.committing.commit(receipt)
+            receipt = result.staged.receipt
+            ours = self.assignments[receipt.assignment.partition]
+            if receipt.offsets.start < (ours.next_offset or 0):
+                span = f"{receipt.offsets.start}–{ours.next_offset}"
+                raise FlafkaError(f"records {span} of partition {ours.partition} were delivered twice")
+            if (conflict := self.committer.commit(result.staged).reason) is not None:
+                raise conflict
             with self._lock:
-                self.expected[partition] = ends[receipt.claim] = receipt.end
-                self._last[partition] = receipt.last
+                self.assignments[ours.partition] = ours.at(receipt.offsets.end, receipt.last_record)
             counts = {**Counter(result.counts) + self._own_counts()}
             counts |= {"EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1}
             report(self.job.sink.name, counts, interceptors=result.interceptors)
-        self.rejections.committed({result.receipt.claim.partition for result in results})
-        self._record(ends)
+        self.rejections.committed({result.staged.receipt.assignment.partition for result in results})
+        self._store_offsets()
         if self._stopping.is_set():
             self._over.set()
 
-    def _record(self, ends: Mapping[PartitionClaim, int]) -> None:
-        """Tell the group, and what it could not be told before.
-
-        Nothing that is delivered depends on it while this process lives. A group that has members yet, as those of an
-        agent that was killed, is told later.
-        """
+    def _take_over_new(self, results: Iterable[Result]) -> None:
+        """Take over partitions that were added. Raises Retry for a sink with a commit log, which it has to resume."""
+        found = [result.staged.receipt.assignment for result in results]
+        added = {one.partition: one for one in found if one.partition not in self.assignments}
+        if added and self.committing is not None:
+            raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: taking them over")
         with self._lock:
-            self._unrecorded |= ends
-            try:
-                if self._unrecorded:
-                    ended = {claim.partition: end for claim, end in self._unrecorded.items()}
-                    last = {p: one for p, one in self._last.items() if ended.get(p) == self.expected.get(p)}
-                    self.channel.record(self._unrecorded, last)
-                    self._unrecorded = {}
-            except Retry as e:
-                log_failure(log, logging.INFO, str(e), e)
+            self.assignments |= added
 
-    def _judge(self, results: list[Result]) -> None:
-        """Raises Retry where too many events were rejected."""
+    def _store_dead_letters(self, results: Sequence[Result]) -> None:
+        """Store what was rejected. Raises Retry where that is too much."""
         self.rejections.start_over()
         self.rejections.offered(sum(result.offered for result in results))
         self.rejections.add(letter for result in results for letter in result.letters)
+        if rejected := self.rejections.store():
+            report(self.job.sink.name, {"EventRejectedCount": rejected})
+
+    def _store_offsets(self) -> None:
+        """Store offsets, with those that could not be stored before.
+
+        Nothing that is delivered depends on them while this process lives. Those of a group that has members yet, as
+        of an agent that was killed, are stored later.
+        """
+        with self._lock:
+            try:
+                self.committer.store_offsets(self)
+            except Retry as e:
+                log_failure(log, logging.INFO, str(e), e)
+
+    # --- OffsetStore
+
+    def verify(self, staged: Sequence[StagedRange]) -> None:
+        """Look at the group before a commit; for sinks without a commit log, at the topic alone."""
+        if self.committing is not None:
+            self._look()
+        else:
+            self.channel.confirm(staged[0].receipt.assignment)
+
+    def store(self, committed: Collection[Assignment]) -> None:
+        """Commit them without membership."""
+        self.channel.commit_offsets(committed)
 
     def _own_counts(self) -> Counter[str]:
         """What the sink has counted here, on the driver, since the last time."""
@@ -334,11 +328,11 @@ def most_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
     return str(options.spark_max_records or (20_000 if channel.holds_batches else 500_000))
 
 
-def read_topic(spark: Any, stream: KafkaStream, positions: Mapping[int, int | None], most: str) -> Any:
-    """The channel's records from these positions on (None: from the earliest), as a DataFrame: partition, offset,
+def read_topic(spark: Any, stream: KafkaStream, starts: Mapping[int, int | None], most: str) -> Any:
+    """The channel's records from these offsets on (None: from the earliest), as a DataFrame: partition, offset,
     timestamp in ms, key, value, headers."""
     earliest = -2
-    offsets = {str(p): earliest if offset is None else offset for p, offset in positions.items()}
+    offsets = {str(p): earliest if offset is None else offset for p, offset in starts.items()}
     reader = spark.readStream.format("kafka").options(
         **{f"kafka.{name}": value for name, value in java_properties(stream.client).items()},
         **{

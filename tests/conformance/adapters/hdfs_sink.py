@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from flafka.plugins import Batch, Event, Origin, PartitionClaim, Rejected
+from flafka.plugins import Batch, Event, OffsetRange, Origin, Rejected
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink
+from tests.fixtures.partitions import assignment
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
-CLAIM = PartitionClaim("cluster", "topic", "id", "group", 0, 0)
+ASSIGNMENT = assignment("cluster", "topic", "id", "group", 0, 0)
 _OURS = re.compile(r"topic-0-\d{10}-\d{10}-[0-9a-f]{8}")
 """What stands for Flume's counter in the names of our files."""
 
@@ -43,7 +44,7 @@ class Steps:
         self.fake, self.sink, self.later = fake, HdfsSink(config), 0.0
         self.sink.clock = lambda: time.monotonic() + self.later
         self.sink.open()
-        self.claim = self.sink.resume(CLAIM, 0).claim
+        self.owned = self.sink.resume(ASSIGNMENT.at(0))
         self.waiting: list[Event] = []
         self.start = self.end = 0
 
@@ -58,7 +59,7 @@ class Steps:
                 self.later += argument / 1000
                 self.deliver(self.sink.due())
             case "stop":
-                self.deliver({CLAIM.partition})
+                self.deliver({ASSIGNMENT.partition})
             case "list":
                 return {"files": sorted(self.fake.visible().items())}
         return None
@@ -69,8 +70,9 @@ class Steps:
         if not events:
             return "BACKOFF"
         offset, self.end = self.end, self.end + 1
+        origin = Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, offset, 0, len(events))
         try:
-            self.sink.write(Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, offset, 0, len(events))))
+            self.sink.write(Batch.of(events, origin))
         except Rejected as e:
             return f"Rejected: {next(iter(e.reasons.values()))}"
         self.deliver(self.sink.due())
@@ -79,7 +81,7 @@ class Steps:
     def deliver(self, due: set[int]) -> None:
         """Stage and commit."""
         if due and self.end > self.start:
-            self.sink.commit(self.sink.stage(self.claim, self.start, self.end))
+            self.sink.commit(self.sink.stage(self.owned, OffsetRange(self.start, self.end)))
             self.start = self.end
 
 

@@ -1,6 +1,6 @@
 """`memory_channel`: Flume's transactions, as puts and takes of our channel.
 
-A put happens as a whole when its transaction is committed; a take is committed by position, or rewound. A channel
+A put happens as a whole when its transaction is committed; a take is committed by its offset, or rewound. A channel
 that is full makes a put wait; told to stop, it says Retry instead.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from flafka.channels.memory import MemoryChannel, MemoryConfig
-from flafka.plugins import Batch, Event, Retry, Taken
-from flafka.plugins.conformance import ClaimsListener
+from flafka.plugins import Batch, Event, PolledBatch, Retry
+from flafka.plugins.conformance import AssignmentListener
 
 
 class _Transactions:
     def __init__(self, channel: MemoryChannel) -> None:
         self.channel = channel
-        self.owner = ClaimsListener()
+        self.owner = AssignmentListener()
         self.reader = channel.reader(self.owner, group=None, member="case")
         self.puts: list[Event] = []
-        self.takes: list[Taken] = []
+        self.takes: list[PolledBatch] = []
 
     def step(self, step: str) -> Any:
         verb, _, argument = step.partition(" ")
@@ -39,11 +39,11 @@ class _Transactions:
         return "ok"
 
     def take(self) -> str | None:
-        taken = self.reader.take(0)
-        if taken is None:
+        polled = self.reader.take(0)
+        if polled is None:
             return None
-        self.takes.append(taken)
-        (event,) = taken.batch
+        self.takes.append(polled)
+        (event,) = polled.batch
         return event.body.decode()
 
     def commit(self) -> Any:
@@ -55,14 +55,15 @@ class _Transactions:
         self.puts.clear()
         if self.takes:
             last = self.takes[-1]
-            self.reader.commit({self.owner.claims[last.partition]: last.end})
+            self.reader.commit([last.assignment.at(last.offsets.end)])
             self.takes.clear()
         return "ok"
 
     def rollback(self) -> None:
         self.puts.clear()
         if self.takes:
-            self.reader.rewind({self.takes[0].partition: self.takes[0].start})
+            first = self.takes[0]
+            self.reader.rewind([first.assignment.at(first.offsets.start)])
             self.takes.clear()
 
 

@@ -8,7 +8,7 @@ from flafka.agent.config.diagnostics import DiagnosticCollector
 from flafka.agent.config.parts import ComponentProperties
 from flafka.agent.config.properties import Property
 from flafka.agent.config.selectors import SelectorReader
-from flafka.agent.runner.local.selectors import Selector
+from flafka.agent.runner.local.routing import Selector
 from flafka.agent.topology import Place
 from flafka.plugins import Batch, Event
 

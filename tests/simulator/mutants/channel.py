@@ -21,7 +21,7 @@ READER = (
         "an offset of a topic that was deleted counts as none",
         ALL,
         "channels/kafka/offsets.py",
-        'elif said.version == VERSION and said.topic_id not in ("", claim.topic_id):',
+        'elif said.version == VERSION and said.topic_id not in ("", topic_id):',
         "elif False:",
         "test_the_records_of_a_topic_made_again_are_delivered_from_the_first_on",
     ),
@@ -30,7 +30,7 @@ READER = (
         "no record of a topic made again is taken for the rest of one that has lost some",
         ALL,
         READER_PY,
-        "return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()",
+        "return error if same else self._made_again()",
         "return error",
         "tests/channels/test_kafka_reading.py::test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile",
     ),
@@ -39,17 +39,17 @@ READER = (
         "what was fetched before a seek is dropped",
         ALL,
         FETCHED_PY,
-        "if partition not in self.claims or partition in self._seeks:",
-        "if partition not in self.claims:",
+        "if partition not in self.assignments or partition in self._seeks:",
+        "if partition not in self.assignments:",
         "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
     ),
     Mutant(
         "queued-before-seek",
-        "what waits is dropped when the position is moved",
+        "what waits is dropped at a rewind",
         ALL,
         FETCHED_PY,
-        "            for partition in positions:\n                self._forget(partition)\n            seeks",
-        "            seeks",
+        "            for partition in owned:\n                self._forget(partition)\n",
+        "",
         "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
     ),
     Mutant(
@@ -57,7 +57,7 @@ READER = (
         "where a partition begins is committed before it is read",
         ALL,
         READER_PY,
-        "            self._commit(fresh)  # where each begins, and under which claim, before anything is taken\n",
+        "            self._commit(fresh)  # where each begins, and in which generation, before anything is taken\n",
         "            pass\n",
     ),
     Mutant(
@@ -65,8 +65,8 @@ READER = (
         "a partition is read from where its group was registered, and not from whatever is its first record later",
         ALL,
         READER_PY,
-        "return [TopicPartition(self._claim.topic, *at) for at in positions.items()]",
-        "return [TopicPartition(self._claim.topic, p, at or -2) for p, at in positions.items()]",
+        "return [TopicPartition(one.topic, one.partition, one.next_offset or 0) for one in starts]",
+        "return [TopicPartition(one.topic, one.partition, one.next_offset or -2) for one in starts]",
         "test_what_retention_takes_between_the_begin_of_a_group_and_its_first_record_is_said",
     ),
     Mutant(
@@ -101,8 +101,8 @@ READER = (
         "a reader looks up the leader epoch of the record before an offset that was committed without one",
         ALL,
         READER_PY,
-        "(known := leader_epochs(self._properties, without))",
-        "(known := {})",
+        "with_leader_epochs(self._properties, without)",
+        "{}",
         "test_a_loss_before_an_offset_that_another_program_has_committed_is_noticed_once_an_agent_has_it",
     ),
     Mutant(
@@ -151,8 +151,8 @@ OVERFLOW = (
         "what a late put has stored is not forwarded",
         OVERFLOWS,
         FORWARDING_PY,
-        "batch, self._letters, owners), put, len(batch))",
-        "batch, self._letters, owners), None, len(batch))",
+        "late.put if late is not None else None, failed)",
+        "None, failed)",
     ),
     Mutant(
         "overflow-behind",
@@ -176,8 +176,8 @@ OVERFLOW = (
         OVERFLOWS,
         FORWARDING_PY,
         "                    self._pass_on(taken)\n"
-        "                    reader.commit({self._claims[taken.partition]: taken.end})\n",
-        "                    reader.commit({self._claims[taken.partition]: taken.end})\n"
+        "                    reader.commit([taken.assignment.at(taken.offsets.end)])\n",
+        "                    reader.commit([taken.assignment.at(taken.offsets.end)])\n"
         "                    self._pass_on(taken)\n",
     ),
     Mutant(

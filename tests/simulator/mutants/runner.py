@@ -3,7 +3,6 @@
 from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, OVERTAKEN, SOLR, Mutant
 
 RUNNER = "agent/runner/local/sinks.py"
-COMMITS = "agent/runner/local/commits.py"
 LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
 BULK = "sinks/bulk.py"
@@ -13,9 +12,9 @@ SINKS = (
         "reset-on-resume",
         "what is staged here is dropped when another owner was faster",
         EXACTLY_ONCE,
-        COMMITS,
-        "        self._first.lost({partition})\n        found",
-        "        self._first.rejections.lost({partition})\n        found",
+        RUNNER,
+        "            self.members[0].delivery.lost({committed.partition})\n",
+        "            self.members[0].delivery.rejections.lost({committed.partition})\n",
         "tests/runner/test_sinks.py::test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit",
     ),
     Mutant(
@@ -47,15 +46,15 @@ SINKS = (
         "rewind-on-conflict",
         "after a conflict the channel goes on where the record ends",
         EXACTLY_ONCE,
-        COMMITS,
-        "                reader.rewind({partition: position})\n",
+        RUNNER,
+        "            self.reader.rewind([start])\n",
         "",
     ),
     Mutant(
         "flush-before-commit",
         "a simple sink is flushed before the channel is committed",
         SOLR,
-        COMMITS,
+        RUNNER,
         "            delivery.flush()\n",
         "",
     ),
@@ -68,12 +67,12 @@ SINKS = (
         "        self.rejections.take()\n",
     ),
     Mutant(
-        "own-claims",
+        "own-offsets",
         "what was delivered of a partition is forgotten with it",
         ALL,
-        COMMITS,
-        "        self._forget_untold(partitions)\n        for delivery",
-        "        for delivery",
+        "agent/runner/committer.py",
+        "                self._unstored.pop(partition, None)\n",
+        "                pass\n",
         f"{OVERTAKEN}::test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since",
     ),
 )
@@ -84,7 +83,7 @@ DEAD_LETTERS = (
         "a delivery that is tried again gives its letter the same name",
         SOLR,
         LETTERS,
-        "        name = _name(path, claim, id, taken)\n",
+        "        name = _name(path, id, polled)\n",
         "        name = uuid.uuid4().hex\n",
     ),
     Mutant(
@@ -92,7 +91,7 @@ DEAD_LETTERS = (
         "an event that is rejected after its replay is a new letter",
         ALL,
         LETTERS,
-        'taken.replays.get(id, ""))',
+        'polled.replays.get(id, ""))',
         '"")',
     ),
     Mutant(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from flafka.plugins import FlafkaError, PartitionClaim, Retry
+from flafka.plugins import Assignment, FlafkaError, Retry
 from flafka.plugins.kafka.admin import PROBE_SECONDS, create_topic
 from flafka.plugins.kafka.clients import new_admin, new_consumer
 from flafka.plugins.kafka.errors import sentence
@@ -25,15 +25,15 @@ READ_SECONDS = 10.0
 _NOT_ALLOWED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
 
-class Position(NamedTuple):
-    """Newest entry of one partition assignment."""
+class CommitLogEntry(NamedTuple):
+    """Newest entry of one partition of a group."""
 
     epoch: int
     offset: int
-    """The next record of the channel to deliver."""
+    """Offset of the next record of the channel to deliver."""
 
 
-class Positions:
+class CommitLog:
     """Commit log of all partitions of one channel's topic.
 
     The group's offsets say the same, and are committed with it: this is for when they are lost, with the group or by
@@ -45,15 +45,15 @@ class Positions:
         self._client, self._channel, self._log = dict(client), topic, log
         self._partitions = 0
 
-    def write(self, writer: Writer, claim: PartitionClaim, offset: int) -> None:
+    def write(self, writer: Writer, assignment: Assignment, next_offset: int) -> None:
         """Add an entry to the writer's transaction. Conflict where it was fenced."""
-        entry = json.dumps([claim.epoch, offset, 0]).encode()
-        writer.produce(self.name, value=entry, key=_key(claim), partition=self._partition(claim))
+        entry = json.dumps([assignment.generation.epoch, next_offset, 0]).encode()
+        writer.produce(self.name, value=entry, key=_key(assignment), partition=self._partition(assignment))
 
-    def read(self, claim: PartitionClaim) -> Position | None:
+    def read(self, assignment: Assignment) -> CommitLogEntry | None:
         """The newest entry up to now, but for transactions that did not come about. Retry where it is not reached."""
-        key, found = _key(claim), None
-        for name, value in self._records(self._partition(claim), claim.group):
+        key, found = _key(assignment), None
+        for name, value in self._records(self._partition(assignment), assignment.group):
             if name == key:
                 found = value
         if found is None:
@@ -61,11 +61,11 @@ class Positions:
         if not isinstance(found, list):
             version = found.get("version", "unknown") if isinstance(found, dict) else "unknown"
             raise FlafkaError(
-                f"topic {self.name} has an entry of version {version} for group {claim.group}, and this sink reads "
-                f"version {VERSION}: deliver what the channel holds with the agent that wrote it (agent start "
+                f"topic {self.name} has an entry of version {version} for group {assignment.group}, and this sink "
+                f"reads version {VERSION}: deliver what the channel holds with the agent that wrote it (agent start "
                 "--drain), then delete that topic"
             )
-        return Position(*found[:2])
+        return CommitLogEntry(*found[:2])
 
     def _records(self, partition: int, group: str) -> Iterator[tuple[str, Any]]:
         at = TopicPartition(self.name, partition, OFFSET_BEGINNING)
@@ -84,8 +84,8 @@ class Positions:
         properties = {"group.id": group, "isolation.level": isolation}
         return new_consumer(COMMIT_LOG, {**self._client, **properties})
 
-    def _partition(self, claim: PartitionClaim) -> int:
-        return claim.partition % self._partitions
+    def _partition(self, assignment: Assignment) -> int:
+        return assignment.partition % self._partitions
 
     def open(self) -> bool:
         """Create the topic where it is missing. False where that is not allowed. Raises Retry."""
@@ -117,5 +117,5 @@ class Positions:
         return True
 
 
-def _key(claim: PartitionClaim) -> str:
-    return f"{claim.group}/{claim.topic_id}/{claim.partition}"
+def _key(assignment: Assignment) -> str:
+    return f"{assignment.group}/{assignment.topic_partition.topic_id}/{assignment.partition}"
