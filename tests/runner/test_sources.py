@@ -68,6 +68,34 @@ def test_an_optional_channel_goes_on_when_its_source_is_opened_again():
     assert runner.metrics.get("OptionalEventDropCount") == 0
 
 
+def test_of_a_batch_that_an_optional_channel_holds_only_its_dead_letters_count_as_dropped():
+    class Choosy(Store):
+        """Takes all but the second event."""
+
+        type_name = "choosy"
+
+        def put(self, batch):
+            super().put(batch.slice(0, 1))
+            raise Rejected({EventId("", -1, -1, 1): "too large"})
+
+    class Full(Letters):
+        """Has no room for a letter."""
+
+        def put(self, letters):
+            raise Retry("no space")
+
+    good, bad = Store(name="good"), Choosy(name="bad")
+    channels = {store.name: ChannelRunner("", store.name, store) for store in (good, bad)}
+    for channel in channels.values():
+        channel.ready.set()
+    selector = SelectorSpec(otherwise=Route(("good",), ("bad",)))
+    spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
+    runner = SourceRunner(spec, channels, dict.fromkeys(channels, Full()))
+    assert runner.deliver(Batch.of([Event(b"kept"), Event(b"large")]))
+    runner.close()
+    assert (bad.held, runner.metrics.get("OptionalEventDropCount")) == ([b"kept"], 1)
+
+
 def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
     class Hanging(Store):
         """Takes what it is given once it may, or refuses it."""

@@ -190,7 +190,8 @@ class SourceRunner(Worker):
                     routes = self._routed(kept)
                     self._let_pass(number, [routed.channel for routed in routes])
                     waiting = [
-                        functools.partial(self._put, routed, number, self._pending(routed)) for routed in routes
+                        functools.partial(self._put, routed, number, PendingPut(routed.batch, [self.path]))
+                        for routed in routes
                     ]
                 while waiting:
                     waiting[0]()
@@ -224,9 +225,6 @@ class SourceRunner(Worker):
             self.metrics.add("EventUnroutedCount", nowhere)
         return self.selector.route(batch)
 
-    def _pending(self, routed: Routed) -> PendingPut:
-        return PendingPut(routed.batch, [self.path])
-
     def _put(self, routed: Routed, number: int, pending: PendingPut) -> None:
         turns = self._turns[routed.channel]
         turns.wait(number)
@@ -236,7 +234,7 @@ class SourceRunner(Worker):
             turns.passed(number)
 
     def _put_in_turn(self, routed: Routed, pending: PendingPut, placed: Placed) -> None:
-        name, batch, required = routed
+        name, _, required = routed
         store = functools.partial(self._store, pending, self.channels[name], placed)
         if required:
             store()
@@ -246,9 +244,9 @@ class SourceRunner(Worker):
         except ANY_FAILURE as e:  # whatever it is, nobody waits for an optional channel
             self.metrics.add("OptionalChannelFail")
             if isinstance(e, Late):
-                e.put.add_done_callback(lambda put: self._drop(batch) if put.exception() is not None else None)
+                e.put.add_done_callback(lambda put: self._drop(pending) if put.exception() is not None else None)
             else:
-                self._drop(batch)
+                self._drop(pending)
             if name not in self.refusing:
                 self.refusing.add(name)
                 self.log.warning("optional channel %s does not take events, which are dropped: %s", name, e)
@@ -257,8 +255,10 @@ class SourceRunner(Worker):
                 self.refusing.discard(name)
                 self.log.info("optional channel %s takes events again", name)
 
-    def _drop(self, batch: Batch) -> None:
-        self.metrics.add("OptionalEventDropCount", len(batch))
+    def _drop(self, pending: PendingPut) -> None:
+        put = pending if pending.overflow is None else pending.overflow
+        lost = len(put.batch if put.result is None else put.result.rejected)
+        self.metrics.add("OptionalEventDropCount", lost)
 
     def _store(self, pending: PendingPut, channel: ChannelRunner, placed: Placed) -> None:
         rejected = channel.complete(pending, self.dead_letters[channel.name], placed)
