@@ -203,22 +203,25 @@ class FileTable:
         """Return the file of the stored cursor for the file at `path`, and take it out of those not found.
 
         None where no cursor proves to be of that file. The content decides, unless path and device agree with the
-        cursor. `fd` is a descriptor of the file, if it is open already. Raises OSError where its content cannot be
-        read.
+        only cursor of the inode. `fd` is a descriptor of the file, if it is open already. Raises OSError where its
+        content cannot be read.
         """
         device, inode = key
         unfound = self._unfound.get(inode, [])
-        for tail in sorted(unfound, key=lambda t: (t.path != path, t.device not in (None, device))):
-            sure = tail.path == path and tail.device in (None, device)
-            # `Tail.hold` does not compare the content, as `Tail.open` does: compare it here if the file is open.
-            if (fd is None and sure) or tail.is_at(path, fd):
-                self.warn_unproved(tail, path)
-                unfound.remove(tail)
-                tail.device = device
-                if tail.path != path:
-                    tail.move(path)
-                return tail
-        return None
+        # A newer cursor comes first: where it was created, the inode of the older one had been reused.
+        ranked = sorted(unfound, key=lambda t: (t.path != path, t.device not in (None, device), -t.id))
+        # `Tail.open` compares the content, `Tail.hold` does not: compare it here if the file is open.
+        sure = fd is None and bool(ranked) and ranked[0].path == path and ranked[0].device in (None, device)
+        tail = ranked[0] if sure else None
+        if tail is None or len(ranked) > 1:
+            tail = next((t for t in ranked if t.is_at(path, fd)), tail)
+        if tail is not None:
+            self.warn_unproved(tail, path)
+            unfound.remove(tail)
+            tail.device = device
+            if tail.path != path:
+                tail.move(path)
+        return tail
 
     def unfound(self) -> list[Tail]:
         """Return a new list of the files of stored cursors that were not found since the start."""

@@ -172,6 +172,44 @@ def test_a_new_file_under_an_old_inode_is_read_from_its_start(down: bool, logs: 
     assert reused or not down, "this file system reuses inodes, or the test shows nothing"
 
 
+@pytest.mark.parametrize(
+    ("name", "stored", "lines"),
+    [
+        ("log", True, [b"another", b"and a longer one"]),
+        ("log.b", True, [b"another", b"and a longer one"]),
+        ("log", False, [b"1", b"2", b"3"]),  # the first cursor is at offset 0, and its head is in both files
+    ],
+)
+def test_of_two_cursors_with_one_inode_the_proved_and_newer_one_counts(
+    name: str, stored: bool, lines: list[bytes], logs: Path, tmp_path: Path
+) -> None:
+    log, inode = logs / "log", tmp_path / "inode"
+    log.write_bytes(b"1\n2\n")
+    source = start(tmp_path)
+    time.sleep(0.002)
+    batch = next(source.poll())
+    if stored:
+        source.stored(batch)
+    kill(source)
+    log.rename(inode)
+    os.truncate(inode, 0)
+    source = start(tmp_path)
+    inode.rename(logs / name)  # a new file under the old inode
+    until(lambda: source._watcher._opened)  # so no scan of names comes before this descriptor
+    assert bodies(source) == []
+    append(logs / name, b"".join(line + b"\n" for line in lines))
+    assert bodies(source) == lines
+    kill(source)
+    (logs / name).rename(log)
+    source = start(tmp_path)
+    assert bodies(source) == [], "a restart reads nothing again"
+    kill(source)
+    log.write_bytes(b"new\n")
+    source = start(tmp_path, skipToEnd="true")
+    assert bodies(source) == [b"new"], "truncated while it was down, it is no new file"
+    source.close()
+
+
 @pytest.mark.parametrize("regrown", [b"", b"b\n", b"b b\n" * 500])
 @pytest.mark.parametrize("down", [False, True])
 def test_copytruncate(regrown: bytes, down: bool, logs: Path, tmp_path: Path) -> None:
