@@ -12,7 +12,8 @@ from typing import Literal
 
 from flafka.agent.options import as_written
 from flafka.agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
-from flafka.plugins import Config, KafkaBackedChannel, StreamingSink
+from flafka.plugins import Config, StreamingSink
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 NodeKind = Literal["source", "interceptor", "channel", "sink"]
 EdgeKind = Literal["events", "optional", "overflow", "topic"]
@@ -138,7 +139,7 @@ def _written(sink: SinkSpec, spec: AgentSpec) -> Iterator[tuple[str, str]]:
     topics = sink.make().topics()
     for channel in spec.channels:
         made = channel.make()
-        if isinstance(made, KafkaBackedChannel) and (topic := made.stream(None).topic) in topics:
+        if isinstance(made, KafkaBackedChannel) and (topic := made.kafka.stream(None).topic) in topics:
             yield topic, channel.path
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pydantic
 
 from flafka.plugins import Config, option
-from flafka.plugins.kafka.topics import own_topic
+from flafka.plugins.kafka.config import own_topic
 from flafka.plugins.problems import suggestion
 
 YARN = "yarn"

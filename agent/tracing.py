@@ -19,12 +19,12 @@ from flafka.plugins import (
     Event,
     EventId,
     FlafkaError,
-    KafkaBackedChannel,
     PolledBatch,
     Sink,
     Whereabouts,
 )
 from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 _REST = r"(~[0-9a-f]{10})?-\d+-\d+-\d+(?![\w-])"
 
@@ -163,7 +163,7 @@ def _foreign(spec: AgentSpec, id: EventId) -> str:
     name = id.topic.partition("~")[0]
     for channel in spec.channels:
         made = channel.make()
-        if isinstance(made, KafkaBackedChannel) and made.stream(None).topic == name:
+        if isinstance(made, KafkaBackedChannel) and made.kafka.stream(None).topic == name:
             return (
                 f"{channel.path} reads a topic {name}, though not the one that this id is of: that is of another "
                 "cluster, was deleted and made again, or has fewer partitions now"

@@ -149,7 +149,7 @@ class _Deliveries:
 def _answered(query: Query) -> bool:
     """Whether its group has a coordinator, as it has soon after the first group was asked for."""
     try:
-        query.channel.committed(query.job.sink.group)
+        query.channel.kafka.committed(query.job.sink.group)
     except Retry:
         return False
     return True

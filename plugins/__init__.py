@@ -16,6 +16,7 @@ from flafka.plugins.batch import Batch
 from flafka.plugins.channel import (
     Channel,
     FlumeDirectories,
+    OverflowConfig,
     PolledBatch,
     Reader,
     RebalanceListener,
@@ -40,15 +41,6 @@ from flafka.plugins.errors import (
 )
 from flafka.plugins.event import Event, EventId
 from flafka.plugins.interceptor import Interceptor
-from flafka.plugins.kafkachannel import (
-    Backlog,
-    Broker,
-    ClusterLook,
-    KafkaBackedChannel,
-    KafkaStream,
-    Onlooker,
-    OverflowConfig,
-)
 from flafka.plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from flafka.plugins.metrics import Metric, Metrics
 from flafka.plugins.options import Config, agreement, option, with_default
@@ -65,17 +57,14 @@ from flafka.plugins.partitions import (
 from flafka.plugins.problems import Problem
 from flafka.plugins.sink import CommittingSink, PlainSink, Receipt, Sink
 from flafka.plugins.source import FollowedFile, Source
-from flafka.plugins.streaming import StreamingSink
+from flafka.plugins.streaming import KafkaStream, StreamingSink
 
 __all__ = [
     "MAX_HEADER_COLUMNS",
     "Assignment",
-    "Backlog",
     "Batch",
-    "Broker",
     "Caution",
     "Channel",
-    "ClusterLook",
     "CommittingSink",
     "Component",
     "Components",
@@ -89,7 +78,6 @@ __all__ = [
     "FollowedFile",
     "Generation",
     "Interceptor",
-    "KafkaBackedChannel",
     "KafkaStream",
     "LastRecord",
     "Metric",
@@ -97,7 +85,6 @@ __all__ = [
     "MissingExtra",
     "NotCommitted",
     "OffsetRange",
-    "Onlooker",
     "Option",
     "Origin",
     "OutcomeUnknown",

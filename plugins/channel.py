@@ -1,4 +1,4 @@
-"""What a channel is, and how its events are taken out again."""
+"""Interfaces of channels, and of the readers that take their events."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from flafka.plugins.batch import Batch
 from flafka.plugins.component import C, Component
 from flafka.plugins.errors import FlafkaError
 from flafka.plugins.event import EventId
+from flafka.plugins.options import Config, option
 from flafka.plugins.partitions import UNKNOWN_RECORD, Assignment, LastRecord, OffsetRange
 
 
@@ -60,7 +61,7 @@ class PolledBatch:
     """The last record of the range; unknown in a channel that loses none by itself."""
 
     def fresh(self) -> Batch:
-        """Its events without those that are replayed, whose ids say that they lay before it."""
+        """Return the events without the replayed ones, whose ids have offsets before the range."""
         origin = self.batch.origin
         if origin is None or not len(self.batch) or origin.offsets.min() >= self.offsets.start:
             return self.batch
@@ -69,20 +70,21 @@ class PolledBatch:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """What a channel has of one event, for `agent trace`."""
+    """State of one event in a channel, for `agent trace`."""
 
     place: Mapping[str, str | int]
     """By word, such as `topic`, `partition` and `offset`: where it lies, or lay."""
     polled: PolledBatch | None
-    """Its record, decoded, with the ids that begin as the one asked for; None where the channel does not have it."""
+    """Decoded record of the event, with ids of the same prefix as the requested id; None if the channel has no such
+    record."""
     missing: str
-    """Why the event is not there, in a sentence; empty where it is, or its record is undecodable."""
+    """Reason why the event is missing, as a sentence; empty if it is present or its record is undecodable."""
     committed: Mapping[str | None, Assignment]
     """By consumer group, as it was asked for: its committed offset in the event's partition."""
 
 
 class RebalanceListener(Protocol):
-    """The runner, as a `Reader` calls it when partitions come and go; always within `Reader.take`."""
+    """Callbacks of a `Reader` to the runner for partitions assigned, revoked or lost; only within `Reader.take`."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         """Take these partitions over, given the group's committed offsets; return where to start each.
@@ -92,10 +94,10 @@ class RebalanceListener(Protocol):
         """
 
     def revoked(self, partitions: set[int]) -> None:
-        """These partitions go to another member now: last chance to flush and commit them."""
+        """Flush and commit these partitions: last chance before another member gets them."""
 
     def lost(self, partitions: set[int]) -> None:
-        """These partitions are gone already: drop what is not committed, commit nothing."""
+        """Drop uncommitted events of these partitions, which are lost already; commit nothing."""
 
 
 class Reader(ABC):
@@ -114,16 +116,17 @@ class Reader(ABC):
         """Go on taking from the next offsets of these."""
 
     def pressed(self) -> bool:
-        """Whether what was taken here and not committed takes room that the channel needs: a committing sink then
-        commits all that it has, whatever its own options would have it wait for.
+        """Return True if uncommitted events of this reader occupy room that the channel needs.
+
+        A committing sink then commits all its events at once, whatever its batching options are.
         """
         return False
 
     def membership(self) -> Any:
-        """What has Kafka take offsets into a transaction only while this is a member of its group, as the client's
-        `consumer_group_metadata` does; None where there is no such group.
+        """Return the client's `consumer_group_metadata`, for a transaction; None if there is no consumer group.
 
-        Raises Retry where it is no member any more.
+        With this metadata, Kafka accepts offsets in a transaction only while the consumer is a member of its group.
+        Raises Retry if the consumer is no longer a member.
         """
         return None
 
@@ -141,7 +144,7 @@ class Channel(Component[C]):
     """Holds events between sources and sinks."""
 
     durable: ClassVar[bool] = False
-    """Whether what it holds survives the agent. The stop of an agent drains the others.
+    """True if stored events survive the agent. An agent that stops drains its other channels.
 
     A channel that does not lie in Kafka has the gauge `ChannelSize`: the events that it holds, those that are taken
     and not committed included. A drain waits until it is 0, and it is the lag of the channel's sinks.
@@ -156,9 +159,10 @@ class Channel(Component[C]):
         """
 
     def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
-        """`put`, of one of several batches that a source has on their way at once, and in whose order they are to be
-        read. The next one is put when `placed` is called, or this one has ended: a channel that waits long after it
-        has given a batch its place, such as for a disk, calls it before it waits, on any thread.
+        """Put one of several concurrent batches of a source, which are to be read in the source's order.
+
+        The source puts the next batch once `placed` is called or this call has ended. A channel that fixes the
+        place of a batch and then waits long, as for a disk, calls `placed` before it waits, on any thread.
         """
         self.put(batch)
 
@@ -188,3 +192,24 @@ class Channel(Component[C]):
         this channel. Needs no `open`, and changes nothing; the agent may run. Raises Retry.
         """
         return None
+
+
+class OverflowConfig(Config):
+    """Options of a channel whose events another channel of the agent may hold while its brokers are away."""
+
+    section = "While brokers are away"
+    overflow: str | None = option(
+        None,
+        name="overflow",
+        description="Name of a channel `file` of this agent that nothing else uses. While brokers are away, events "
+        "wait there, on one disk of this host; once the brokers are back, they go into this channel in their order. "
+        "If unset, sources wait for the brokers.",
+    )
+    overflow_timeout: int = option(
+        5,
+        name="overflowTimeout",
+        unit="s",
+        gt=0,
+        description="With `overflow`: time that a put may wait for brokers before the overflow begins, and time for "
+        "which brokers must have acknowledged everything before it ends.",
+    )

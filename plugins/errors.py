@@ -79,4 +79,4 @@ class Conflict(FlafkaError):
 
 
 class OutcomeUnknown(Conflict):
-    """The store does not say whether the commit came about, and never will: the sink's `resume` finds out."""
+    """Failure of a commit of which the store did not say whether it came about: the sink's `resume` finds out."""

@@ -15,7 +15,7 @@ _REPLAY = re.compile(r"\.replay\.(.+\.\d+-\d+)$", re.ASCII)
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic, other than that of a later topic of the same name: the key of maps."""
+    """One partition of one topic, other than that of a later topic of the same name."""
 
     cluster: str
     topic: str

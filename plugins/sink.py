@@ -1,4 +1,4 @@
-"""What a sink is: one that writes and flushes, or one with a commit log of its own."""
+"""Interfaces of sinks: the simple kind writes and flushes, the committing kind has its own commit log."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Sink(Component[C]):
     flush_interval: float = 1.0
     """The runner flushes at the latest so many seconds after the first unflushed write."""
     read_back: bool = False
-    """True in a replay, set before `open`. A store that may accept old events and hide them is then asked for what
-    was written, and `write` or `flush` raises Retry, with the way out, for what it does not return."""
+    """True in a replay, set before `open`. The sink then reads back what it wrote from a store that may accept old
+    events and hide them. `write` or `flush` raises Retry, with the way out, for events that the store does not
+    return."""
     remote: ClassVar[bool] = True
-    """Whether it may work on another host than the agent's, as Spark's executors do; not with files of its own."""
+    """True if the sink may run on another host than the agent's, as Spark's executors; False with local files."""
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
@@ -45,34 +46,37 @@ class Sink(Component[C]):
         return {}
 
     def destinations(self, batch: Batch) -> Sequence[Mapping[str, Any]] | None:
-        """For `agent test`: what becomes of each event, as far as it can be told without a server, before `open`.
+        """Return the destination of each event, for `agent test`; needs neither a server nor `open`.
 
-        By word, such as `path`, `topic` or `document`, with values that JSON can hold; `rejected` is the reason why
-        it can never be delivered. None: it cannot be told.
+        Each is a mapping with keys such as `path`, `topic` or `document`, and values that JSON can hold. `rejected`
+        is the reason why the event can never be delivered. None if the destinations cannot be known beforehand.
         """
         return None
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> Sequence[Mapping[str, Any]]:
-        """For `agent trace`: where the store has this event, as the store itself says. Needs no `open`, changes
-        nothing, and may run beside the agent's own sink. Raises Retry.
+        """Return the locations of this event in the store, as the store itself reports them, for `agent trace`.
 
-        `batch` holds the event as the sink's interceptors leave it, and None where the channel has it no longer.
-        Each place is told by word, such as `path`, `row` or `document`; `missing` is a sentence about where it is
-        not, `unknown` one about why that cannot be told. A place that has a range of the channel's records, rather
-        than this event by its id, says which: `first` and `last`. What was rejected lies in such a range, too.
+        Needs no `open`, changes nothing, and may run beside the agent's own sink. Raises Retry.
+
+        `batch` holds the event as the sink's interceptors leave it; None if the channel no longer has the event.
+        Each location is a mapping with keys such as `path`, `row` or `document`. `missing` is a sentence about where
+        the event is not; `unknown` is the reason why its location cannot be known. A location that has a range of
+        the channel's records, rather than the event by its id, has their offsets `first` and `last`, both inclusive.
+        Rejected records lie in such a range, too.
         """
         return [{"unknown": f"what a sink of type {self.type_name} writes has no event ids to be found by"}]
 
     def repeats(self, assignment: Assignment) -> str:
-        """Why an event that is offered again, as after a kill, may be there twice, or do harm, in words; empty where
-        neither can be. `agent replay` asks. Needs no `open`. Raises Retry.
+        """Return the reason why a redelivered event, as after a kill, may be duplicated or do harm.
+
+        For `agent replay`. Empty if neither can happen. Needs no `open`. Raises Retry.
         """
         return "after a kill it writes what it had not committed once more, under no id by which that could be told"
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one partition has staged, ready to be committed. Picklable: it travels from executor to driver."""
+    """Staged data of one partition, ready to be committed. Picklable, as executors send receipts to the driver."""
 
     assignment: Assignment
     offsets: OffsetRange
@@ -96,12 +100,12 @@ class CommittingSink(Sink[C]):
     """
 
     plain: ClassVar[type[PlainSink[Any]] | None] = None
-    """Its form for Spark, where `remote` is false, and for sink groups; None where it has none."""
+    """Plain form of the sink, for sink groups and, if `remote` is False, for Spark; None if there is none."""
     membership: Callable[[], Any] = staticmethod(lambda: None)
     """`Reader.membership` of the channel's reader, set by the runner, for a sink that commits the channel itself."""
 
     def repeats(self, assignment: Assignment) -> str:
-        """Its commit log sees to it that nothing does."""
+        """Return an empty text: the commit log prevents duplicates."""
         return ""
 
     def is_elsewhere(self, committed: Assignment) -> bool:

@@ -1,13 +1,24 @@
-"""What a sink is that is made of Spark queries of its own."""
+"""Interface of sinks that are made of Spark queries of their own."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from flafka.plugins.component import C, Component
-from flafka.plugins.kafkachannel import KafkaStream
+
+
+@dataclass(frozen=True)
+class KafkaStream:
+    """Parameters with which another engine (Spark) reads a channel that lies in Kafka."""
+
+    bootstrap_servers: str
+    topic: str
+    group: str
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Java client properties: security and the like."""
 
 
 class StreamingSink(Component[C]):
@@ -25,7 +36,7 @@ class StreamingSink(Component[C]):
     @property
     @abstractmethod
     def pipeline(self) -> str:
-        """What the state belongs to; the checkpoint of another pipeline is refused."""
+        """Name of the pipeline that the state belongs to; the checkpoint of another pipeline is refused."""
 
     @property
     def modules(self) -> str | None:
@@ -37,7 +48,7 @@ class StreamingSink(Component[C]):
         """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""
 
     def topics(self) -> set[str]:
-        """Those of the channel's brokers that it writes to: `check` looks for loops."""
+        """Return the topics that the sink writes to on the channel's brokers, for `check` to find loops."""
         return set()
 
     def files(self, name: str) -> str | None:

@@ -16,8 +16,9 @@ from confluent_kafka import KafkaException
 from flafka.agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from flafka.agent.options import AgentOptions
 from flafka.agent.sidetopics import producer_to
-from flafka.plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PolledBatch, Receipt, Retry
+from flafka.plugins import Batch, Channel, KafkaStream, PolledBatch, Receipt, Retry
 from flafka.plugins.kafka.errors import BROKEN, failure, is_broken
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +150,6 @@ class Tallies:
 def audit_of(channel: Channel, options: AgentOptions) -> Audit | None:
     """The audit of a channel; None where none is wanted, where it is not in Kafka, and for the audit's own topic."""
     topic = options.audit_topic
-    if topic is None or not isinstance(channel, KafkaBackedChannel) or channel.stream(None).topic == topic:
+    if topic is None or not isinstance(channel, KafkaBackedChannel) or channel.kafka.stream(None).topic == topic:
         return None
-    return Audit(channel.stream(None), topic, channel.replication)
+    return Audit(channel.kafka.stream(None), topic, channel.replication)

@@ -19,7 +19,6 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicCollection, T
 from flafka.plugins import (
     Assignment,
     Generation,
-    KafkaBackedChannel,
     OffsetRange,
     PolledBatch,
     Record,
@@ -27,9 +26,10 @@ from flafka.plugins import (
     partitions,
     require,
 )
+from flafka.plugins.kafka.admin import read_up_to, watermarks
 from flafka.plugins.kafka.clients import ASK, new_admin, new_consumer
 from flafka.plugins.kafka.errors import sentence
-from flafka.plugins.kafka.offsets import read_up_to, watermarks
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 STORE_READ_SECONDS = 20.0
 """Time in which Kafka and HDFS answer one request of an audit, a command that has no other work."""

@@ -14,7 +14,8 @@ import click
 from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
 from flafka.agent.cli.kafka_admin import naming_brokers
 from flafka.agent.cli.output import json_option, show
-from flafka.plugins import FlafkaError, KafkaBackedChannel, StreamingSink
+from flafka.plugins import FlafkaError, StreamingSink
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 if TYPE_CHECKING:
     from flafka.agent.audit.sums import Ledger, Sum
@@ -76,8 +77,8 @@ def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
         channel = described.make()
         if isinstance(channel, KafkaBackedChannel):
             yield (
-                channel.stream(None),
-                {channel.stream(sink.group).group for sink in sinks if sink.channel == described.name},
+                channel.kafka.stream(None),
+                {channel.kafka.stream(sink.group).group for sink in sinks if sink.channel == described.name},
             )
 
 

@@ -23,10 +23,11 @@ from flafka.agent.config.diagnostics import Severity
 from flafka.agent.config.kafka import share_brokers
 from flafka.agent.graph import graph_of, ways
 from flafka.agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
-from flafka.plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
+from flafka.plugins import Caution, FlafkaError, PortTaken, StreamingSink
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.kafka.admin import TopicMissing, unreachable
 from flafka.plugins.kafka.clients import ASK, new_admin, stream_client
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 NOT_STARTED = "it would not start"
 PROBES_SECONDS = 15.0
@@ -125,7 +126,7 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
     topics = sink.make().topics()
     if not topics or not isinstance(made, KafkaBackedChannel):
         return
-    stream = made.stream(None)
+    stream = made.kafka.stream(None)
     with contextlib.suppress(KafkaException):
         there = new_admin(ASK, stream_client(stream)).list_topics(timeout=PROBES_SECONDS / 2).topics
         for topic in sorted(topics & there.keys()):
@@ -147,11 +148,11 @@ def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
         return
     from flafka.agent.runner.retries import with_brokers
 
-    brokers = made.stream(None).bootstrap_servers
+    brokers = made.kafka.stream(None).bootstrap_servers
     servers = brokers.replace(",", " ").split()
     if len(unreachable(" ".join(servers))) < len(servers):  # else each question would take ten seconds
         with contextlib.suppress(FlafkaError):
-            for error in made.refusals(sink.group):
+            for error in made.kafka.refusals(sink.group):
                 yield with_brokers(str(error), {"group": brokers})
 
 

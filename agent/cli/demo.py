@@ -45,7 +45,8 @@ from flafka.agent.services.logs import CONF, LogPorts
 from flafka.agent.services.running import RunningAgent, free_ports
 from flafka.agent.services.solr import SolrCluster
 from flafka.agent.services.yarn import YarnCluster
-from flafka.plugins import Components, FlafkaError, KafkaBackedChannel
+from flafka.plugins import Components, FlafkaError
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 NEEDED = {
     "hdfs": ("pyhdfs", "requests"),

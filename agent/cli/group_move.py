@@ -10,7 +10,8 @@ from flafka.agent.cli.configured import Chosen, configuration_options, load_with
 from flafka.agent.cli.kafka_admin import confirm, naming_brokers
 from flafka.agent.cli.output import json_option, show
 from flafka.agent.topology import AgentSpec, SinkSpec
-from flafka.plugins import CommittingSink, FlafkaError, KafkaBackedChannel
+from flafka.plugins import CommittingSink, FlafkaError
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 PATH = "hdfs.path"
 
@@ -60,7 +61,7 @@ def _moving(spec: AgentSpec, sink: SinkSpec, to: str | None) -> tuple[str, SinkS
         if config is None:
             raise click.BadParameter("; ".join(problem.message for problem in problems), param_hint="--to")
         sink = replace(sink, config=config)
-    return channel.stream(sink.group).group, sink, channel
+    return channel.kafka.stream(sink.group).group, sink, channel
 
 
 def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> list[tuple[str, str, str, bool]]:
@@ -69,7 +70,7 @@ def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) ->
     sink: CommittingSink = spec.make()
     try:
         channel.open()
-        committed = channel.committed(spec.group)
+        committed = channel.kafka.committed(spec.group)
         places = sorted({one.generation.commit_log for one in committed} - {sink.commit_log, ""})
         where = f"from {', '.join(places)} to {sink.commit_log}" if places else f"to {sink.commit_log}"
         confirm(f"move the commit log of group {group} {where}?", yes)

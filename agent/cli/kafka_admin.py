@@ -138,7 +138,7 @@ def refuse_errors(
 
 
 def _refuse_name(topic: str) -> None:
-    from flafka.plugins.kafka.topics import checked_topic
+    from flafka.plugins.kafka.config import checked_topic
 
     try:
         checked_topic(topic)

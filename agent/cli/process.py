@@ -16,7 +16,8 @@ from flafka.agent.cli.kafka_admin import naming_brokers
 from flafka.agent.cli.output import json_option
 from flafka.agent.cli.own_cluster import with_own_cluster
 from flafka.agent.topology import AgentSpec, SinkSpec
-from flafka.plugins import FlafkaError, KafkaBackedChannel, StreamingSink
+from flafka.plugins import FlafkaError, StreamingSink
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 
 @click.command()
@@ -79,11 +80,11 @@ def _refuse_empty(spec: AgentSpec, sink: SinkSpec) -> None:
     channel: KafkaBackedChannel = spec.channel(sink.channel).make()
     with contextlib.closing(channel):
         channel.open()
-        starts, ends = channel.starts(), channel.ends()
+        starts, ends = channel.kafka.starts(), channel.kafka.ends()
     if all(starts.get(partition, 0) >= end for partition, end in ends.items()):
         raise FlafkaError(
-            f"channel {sink.channel} is empty: topic {channel.stream(None).topic} has no events. Put some in, or try "
-            "the processor on a file of samples: --events FILE"
+            f"channel {sink.channel} is empty: topic {channel.kafka.topic} has no events. Put some in, or try the "
+            "processor on a file of samples: --events FILE"
         )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from flafka.plugins import KafkaBackedChannel, StreamingSink
+from flafka.plugins import StreamingSink
 from flafka.plugins.kafka.config import KafkaEndConfig
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.problems import suggestion
 
 TIME = "timestamp"

@@ -12,7 +12,7 @@ from flafka.agent.config.parts import AgentProperties, ComponentProperties, name
 from flafka.agent.config.properties import Property, words
 from flafka.agent.config.transactions import larger_than_transaction
 from flafka.agent.topology import ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
-from flafka.plugins import KafkaBackedChannel
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.problems import suggestion
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from flafka.plugins import CommittingSink, Config, KafkaBackedChannel, StreamingSink
+from flafka.plugins import CommittingSink, Config, StreamingSink
 from flafka.plugins.kafka.admin import refused_group
 from flafka.plugins.kafka.config import KafkaEndConfig
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 Warning = tuple[ComponentSpec, str]
 Drains = Sequence[tuple[SinkSpec, ChannelSpec]]

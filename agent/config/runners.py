@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from flafka.agent.topology import Runner
-from flafka.plugins import Channel, CommittingSink, KafkaBackedChannel, Sink, StreamingSink
+from flafka.plugins import Channel, CommittingSink, Sink, StreamingSink
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 
 @dataclass(frozen=True)

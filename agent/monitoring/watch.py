@@ -9,7 +9,9 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flafka.plugins import Channel, ClusterLook, FlafkaError, KafkaBackedChannel, Metrics, Onlooker
+from flafka.plugins import Channel, FlafkaError, Metrics
+from flafka.plugins.kafka.backlog import ClusterState, TopicMonitor
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
@@ -39,8 +41,8 @@ class KafkaWatch:
             name: channel for name, channel in channels.items() if isinstance(channel, KafkaBackedChannel)
         }
         self._sinks = sinks
-        self._onlookers: dict[str, Onlooker] = {}
-        self._seen: dict[str, ClusterLook | str] = {}
+        self._monitors: dict[str, TopicMonitor] = {}
+        self._seen: dict[str, ClusterState | str] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
 
@@ -73,21 +75,18 @@ class KafkaWatch:
                     self._look(name, backlogs=backlogs)
                 self._stopping.wait(BROKER_CHECK_SECONDS)
         finally:
-            for onlooker in self._onlookers.values():
-                onlooker.close()
+            for monitor in self._monitors.values():
+                monitor.close()
 
     def _look(self, name: str, *, backlogs: bool) -> None:
         known = False
         try:
-            onlooker = self._onlookers.get(name) or self._channels[name].onlooker()
-            if onlooker is None:
-                return
-            self._onlookers[name] = onlooker
-            seen = onlooker.cluster()
+            monitor = self._monitors[name] = self._monitors.get(name) or self._channels[name].kafka.monitor()
+            seen = monitor.cluster()
             self._show_cluster(name, seen)
             known = bool(seen.id)  # else no broker answers, and each group would wait for one in vain
             if backlogs and known:
-                self._show_backlogs(name, onlooker)
+                self._show_backlogs(name, monitor)
         except FlafkaError as e:
             self._seen[name] = str(e)
         except Exception as e:  # what monitoring meets must not end monitoring
@@ -99,19 +98,19 @@ class KafkaWatch:
                 for _, metrics in self._sinks.get(name, ()):
                     _show(metrics, dict.fromkeys(BACKLOG))
 
-    def _show_cluster(self, name: str, seen: ClusterLook) -> None:
+    def _show_cluster(self, name: str, seen: ClusterState) -> None:
         self._seen[name] = seen
         down = sum(not broker.up for broker in seen.brokers)
         known = (down, seen.under_replicated, seen.leaderless) if seen.partitions else (down, None, None)
         _show(self._channels[name].metrics, dict(zip(CLUSTER, known, strict=True)))
 
-    def _show_backlogs(self, name: str, onlooker: Onlooker) -> None:
+    def _show_backlogs(self, name: str, monitor: TopicMonitor) -> None:
         known: dict[str | None, Mapping[str, float | None]] = {}
         for group, metrics in self._sinks.get(name, ()):
             if group not in known:
                 known[group] = {}
                 with contextlib.suppress(FlafkaError):
-                    found = onlooker.backlog(group)
+                    found = monitor.backlog(group)
                     since = None if found.records else 0.0  # what was not read in time has an age that is not known
                     if found.oldest is not None:
                         since = round(max(0.0, time.time() - found.oldest / 1000), 1)
@@ -128,5 +127,5 @@ def _show(metrics: Metrics, gauges: Mapping[str, float | None]) -> None:
             metrics.set(gauge, value)
 
 
-def _data(seen: ClusterLook) -> dict[str, Any]:
+def _data(seen: ClusterState) -> dict[str, Any]:
     return {**seen._asdict(), "brokers": [broker._asdict() for broker in seen.brokers], "error": ""}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -33,9 +34,9 @@ class CommitState(Enum):
 
     COMMITTED = "committed"
     OVERTAKEN = "overtaken"
-    """Another owner has committed past it: nothing of it is visible."""
+    """State of a commit that another owner was faster than: nothing of it is visible."""
     UNKNOWN = "unknown"
-    """The store did not say: `Committer.resume` finds out."""
+    """State of a commit of which the store did not say anything: `Committer.resume` finds out."""
 
 
 class CommitOutcome(NamedTuple):
@@ -86,20 +87,22 @@ class Committer:
     ) -> None:
         """Do all that comes before the commits of these ranges. Raises Conflict, and what the stores raise."""
         self.step = CommitStep.STAGED
-        if staged:
-            offsets.verify(staged)
-        store_dead_letters()
-        self.step = CommitStep.DEAD_LETTERS_STORED
-        if self._audit is not None:
-            self._audit.taken(((one.receipt, one.minutes) for one in staged), self._by)
-        self.step = CommitStep.AUDITED
+        with self._failure_logged():
+            if staged:
+                offsets.verify(staged)
+            store_dead_letters()
+            self.step = CommitStep.DEAD_LETTERS_STORED
+            if self._audit is not None:
+                self._audit.taken(((one.receipt, one.minutes) for one in staged), self._by)
+            self.step = CommitStep.AUDITED
 
     def commit(self, staged: StagedRange) -> CommitOutcome:
         """Make one range visible; its offset is to be stored then. Raises Retry: the next call finds out."""
         receipt = staged.receipt
         if self._sink is not None:
             try:
-                self._sink.commit(receipt)
+                with self._failure_logged():
+                    self._sink.commit(receipt)
             except NotCommitted:
                 if self._audit is not None:
                     self._audit.withdraw(receipt, self._by)
@@ -129,17 +132,22 @@ class Committer:
             unstored = dict(self._unstored)
         if not unstored:
             return
-        offsets.store(unstored.values())
+        with self._failure_logged():
+            offsets.store(unstored.values())
         with self._lock:
             for partition, stored in unstored.items():
                 if self._unstored.get(partition) is stored:
                     del self._unstored[partition]
         self.step = CommitStep.OFFSET_STORED
 
-    def log_step(self) -> None:
-        """Log at DEBUG how far the latest commit has come, where it has not come to its end."""
-        if self.step is not CommitStep.OFFSET_STORED:
-            self._log.debug("the latest commit came to the step: %s", self.step.value)
+    @contextmanager
+    def _failure_logged(self) -> Iterator[None]:
+        """Log at DEBUG how far a commit had come that fails within."""
+        try:
+            yield
+        except BaseException:
+            self._log.debug("the commit fails after the step: %s", self.step.value)
+            raise
 
     def forget(self, partitions: Collection[int] | None = None) -> None:
         """Store no offsets of these partitions, or of any: others own them now, or another generation does."""

@@ -28,9 +28,10 @@ from flafka.agent.runner.local import alone
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
-from flafka.plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
+from flafka.plugins import Batch, Channel, Components, Record, Rejected, Retry
 from flafka.plugins.kafka.clients import Access, Role, new_producer, stream_client
 from flafka.plugins.kafka.errors import sentence
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
@@ -108,7 +109,7 @@ class ThroughTopic(Replayer):
         return "all groups" if kept.component in self.sources else None
 
     def _group(self, sink: SinkSpec) -> str:
-        return self._made.stream(sink.group).group
+        return self._made.kafka.stream(sink.group).group
 
     def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
         """Replay them, lot by lot; lots are read after another replay's transaction on this channel has ended.

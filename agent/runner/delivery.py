@@ -40,13 +40,16 @@ from flafka.plugins.installed import described_method
 from flafka.plugins.partitions import UNKNOWN_RECORD
 
 FEW = 100
-"""So many events are offered first while a sink is paused."""
+"""Number of events that are offered first while a sink is paused."""
 HELD_BYTES = 32 << 20
 """A simple sink is flushed after so much, even if it wants more events before: until then all of it is in memory."""
 EMPTY_RANGE_SECONDS = 30.0
 """A committing sink's record passes over records without a deliverable event after so long."""
 REJECTED_RANGE_SECONDS = 1.0
-"""The same where events were rejected: a person who tries a configuration waits for their dead letters."""
+"""Seconds after which a commit log passes over records without a deliverable event of which some were rejected.
+
+The time is short because a person who tries a configuration waits for the dead letters.
+"""
 
 
 @dataclass
@@ -54,13 +57,13 @@ class Range:
     """Records of one partition that were taken and are not committed."""
 
     assignment: Assignment
-    """Its next offset is the first of them; None while nothing was taken since the earliest."""
+    """Assignment whose `next_offset` begins the range; None before the first take from the earliest offset."""
     end: int | None = None
     """Offset after the last of them; None where nothing was taken."""
     events: int = 0
-    """How many of them the sink is to deliver."""
+    """Number of events that the sink is to deliver."""
     since: float = 0.0
-    """When the first was taken, of `time.monotonic`."""
+    """Time at which the first record was taken, of `time.monotonic`."""
     last_record: LastRecord = UNKNOWN_RECORD
 
     def extend(self, polled: PolledBatch) -> None:
@@ -87,7 +90,7 @@ class Ranges(dict[int, Range]):
     """By partition, for every partition that is ours."""
 
     def waiting(self) -> dict[int, Range]:
-        """Those of which something was taken."""
+        """Return the ranges of which something was taken, by partition."""
         return {partition: pending for partition, pending in self.items() if pending.end is not None}
 
     def start_over(self) -> list[Assignment]:
@@ -125,12 +128,12 @@ class Delivery:
         self.taps = Taps()
         self.is_open = False
         self._unflushed: list[PolledBatch] = []
-        """As the channel held the events, for dead letters; kept only where a flush may still reject some."""
+        """Unflushed batches as the channel held them, for dead letters; kept only if a flush may reject events."""
         self._written = 0
         """Events that a simple sink has got since it was last flushed."""
         self._written_bytes = 0
         self._strayed = False
-        """Whether a simple sink may hold events of partitions that were lost since it was last flushed."""
+        """True if a simple sink may hold events of partitions that were lost since its latest flush."""
 
     def open(self) -> None:
         """Open the interceptors and the sink, if they are not; all are closed where one of them fails."""
@@ -212,8 +215,7 @@ class Delivery:
 
     @property
     def full(self) -> bool:
-        """Whether a simple sink has got as many events as it wants to have flushed together, or as many bytes as it
-        may."""
+        """True if a simple sink has as many events as it wants to flush together, or as many bytes as it may hold."""
         return self._written >= self.sink.batch_size or self._written_bytes >= HELD_BYTES
 
     def due(self) -> set[int]:
@@ -254,7 +256,7 @@ class Delivery:
         self.metrics.add("EventRejectedCount", self.rejections.store(partition))
 
     def committed(self, ranges: Iterable[Range]) -> None:
-        """These are durable and visible."""
+        """Record that these ranges are durable and visible."""
         delivered = list(ranges)
         self.metrics.add("EventDrainSuccessCount", sum(one.events for one in delivered))
         if begun := [one.since for one in delivered if one.events]:
@@ -314,9 +316,9 @@ def intercepted(
     listeners: Sequence[TapSubscriber] = (),
     rejected: Callable[[Batch, Sequence[str]], object] = lambda batch, reasons: None,
 ) -> Batch:
-    """What the interceptors leave of it; each counts what it got, and what it dropped or rejected.
+    """Return the events that the interceptors leave. Each interceptor counts received, dropped and rejected events.
 
-    `rejected` gets what one of them has rejected, as that one got it, with the reasons.
+    `rejected` gets the events that an interceptor has rejected, as that interceptor got them, with the reasons.
     """
     for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):

@@ -11,7 +11,8 @@ from flafka.agent.runner.delivery import Delivery
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.overflow import OverflowingChannel
 from flafka.agent.topology import SinkSpec
-from flafka.plugins import FlafkaError, KafkaBackedChannel, Metrics
+from flafka.plugins import FlafkaError, Metrics
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 DRAIN_STUCK_SECONDS = 60.0
 """A drain is given up when no group has come further for so long."""
@@ -162,7 +163,7 @@ class Goal:
         if self._trouble:
             return f"{channel.path} cannot be looked at: {self._trouble}"
         try:
-            members = self._stream.members(self._group)
+            members = self._stream.kafka.members(self._group)
             holders = {partition: name for name, partitions in members.items() for partition in partitions}
         except FlafkaError as e:
             holders = dict.fromkeys(self._ends, f"somebody: {e}")
@@ -176,11 +177,11 @@ class Goal:
         if not self.channel.ready.is_set():
             raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
         channel = self._stream
-        committed = channel.committed(self._group)
+        committed = channel.kafka.committed(self._group)
         topic, name = next(((one.topic_partition.topic_id, one.group) for one in committed), ("", ""))
         if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own
             self.again()
-            ends = self._until if self._until is not None else channel.ends()
+            ends = self._until if self._until is not None else channel.kafka.ends()
             self._topic, self._name, self._ends, self._asked = topic, name, dict(ends), True
         self._positions = {one.partition: one.next_offset for one in committed}
         self._ends = {p: end for p, end in self._ends.items() if (self._positions.get(p) or 0) < end}
@@ -189,7 +190,7 @@ class Goal:
             self.moved = now
         if now - self.moved >= REST_SECONDS:
             self._pass_over_nothing(channel)
-        if not self._ends and self._until is None and (refusals := channel.refusals(self._group)):
+        if not self._ends and self._until is None and (refusals := channel.kafka.refusals(self._group)):
             self._asked = False  # an offset behind the end of the log is not the end of the work
             raise refusals[0]
         self._over = not self._ends
@@ -214,7 +215,7 @@ class Goal:
             position = self._positions.get(partition)
             if partition in self._waiting and self._waiting[partition] == position:
                 continue
-            if channel.vacant(partition, position, end):
+            if channel.kafka.is_vacant(partition, position, end):
                 del self._ends[partition]
             else:
                 self._waiting[partition] = position

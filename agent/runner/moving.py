@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flafka.plugins import Assignment, CommittingSink, KafkaBackedChannel, Retry
+from flafka.plugins import Assignment, CommittingSink, Retry
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 
 class CommitLogMove:
@@ -30,8 +31,8 @@ class CommitLogMove:
         """
         if not sink.commit_log:
             return []
-        offsets = channel.committed(group)
-        readers = sorted(member for member, partitions in channel.members(group).items() if partitions)
+        offsets = channel.kafka.committed(group)
+        readers = sorted(member for member, partitions in channel.kafka.members(group).items() if partitions)
         if readers or (self._over and not joins):
             for committed in offsets:
                 if sink.is_elsewhere(committed) and not sink.finds_commit_log(committed):
@@ -41,7 +42,7 @@ class CommitLogMove:
             return []
         moved = [start for committed in offsets if (start := sink.move_commit_log(committed)) is not None]
         if moved and not joins:
-            channel.commit_offsets([one.at(one.next_offset or 0, one.last_record) for one in moved])
+            channel.kafka.commit_offsets([one.at(one.next_offset or 0, one.last_record) for one in moved])
         self._over = True
         return moved
 

@@ -1,8 +1,8 @@
-"""What a channel's topic holds of a span of time, sent to one sink again, in a consumer group of the replay's own.
+"""Replay of a time span of a channel's topic to one sink, in a consumer group of the replay's own.
 
-The sink is run here, on a reader that ends with the span. Its group and, where it keeps one, its own record of
-commits are those of the replay, so that the sink's live group is not touched, and a replay that was killed goes on
-where it was when it is run again: the same span of the same sink has the same group.
+The sink runs in this process, on a reader that ends with the span. Its consumer group and, where it keeps one, its
+commit log are the replay's own, so that the sink's live group is not touched. The same span of the same sink has the
+same group: a replay that was killed resumes at its committed offsets when it is run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from flafka.plugins import (
     Assignment,
     Components,
     FlafkaError,
-    KafkaBackedChannel,
     OffsetRange,
     PlainSink,
     Reader,
@@ -35,6 +34,7 @@ from flafka.plugins import (
     next_epoch,
     replay_group,
 )
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 REPLAY_CHECK_SECONDS = 0.5
 """Interval at which a replay checks whether it has reached the end of its span."""
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
     span: OffsetRange
     start: Assignment
-    """Where the replay's group goes on; at the end of the span where nothing is left."""
+    """Assignment with the next offset of the replay; the end of the span where nothing is left."""
     oldest: int
     """Offset of the first record that retention has left in the topic."""
     committed: int | None
@@ -63,16 +63,16 @@ class Part(NamedTuple):
 
     @property
     def left(self) -> OffsetRange:
-        """What is left of it."""
+        """Offsets of the span that are left to deliver."""
         return OffsetRange(self.start.next_offset or 0, self.span.end)
 
     @property
     def reached_end(self) -> int:
-        """Where a replay of it stands that is complete: further than that only where brokers have lost records."""
+        """Next offset of a complete replay; a larger one is committed only if brokers have lost records."""
         return max(self.span.end, self.oldest)
 
     def lost(self) -> str:
-        """What retention has removed of it or brokers have lost, in words, as far as that can be told; or nothing."""
+        """Return a description of the records that retention removed or brokers lost, as far as known, or nothing."""
         if self.committed is not None and (end := self.reached_end) < self.committed:
             return (
                 f"partition {self.partition}: this replay has come to record {self.committed}, and what is left of "
@@ -93,7 +93,7 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the events that were left."""
+    """Result of a run: number of events by outcome, and of records removed."""
 
     delivered: int
     filtered: int
@@ -121,7 +121,7 @@ class Replay:
 
     @property
     def begun(self) -> bool:
-        """Whether an earlier run has delivered some of it."""
+        """True if an earlier run has delivered some of the span."""
         return any(
             part.committed is not None and (part.left != part.span or part.committed != part.span.start)
             for part in self.parts
@@ -135,18 +135,18 @@ class Replay:
     def events(self) -> dict[int, int]:
         """Events that are left, by partition: all of them are read for that."""
         return {
-            part.partition: sum(len(polled.fresh()) for polled in self.channel.read(part.start, part.left))
+            part.partition: sum(len(polled.fresh()) for polled in self.channel.kafka.read(part.start, part.left))
             for part in self.parts
             if part.left.size
         }
 
     def repeats(self) -> str:
-        """Why the sink cannot promise each event once, in words; empty where it can."""
+        """Return the reason why the sink cannot guarantee exactly-once delivery; empty if it can."""
         made: Sink[Any] = self.sink.make()
         return made.repeats(self.parts[0].start)
 
     def again(self) -> Replay:
-        """The same from the beginning, in a later epoch: all that was delivered is delivered once more."""
+        """Return this replay from the beginning of the span, in a later generation, to redeliver all events."""
         epoch = next_epoch(max(part.start.generation.epoch for part in self.parts))
         parts = tuple(
             part._replace(start=part.start.of(epoch=epoch).at(part.span.start), committed=None) for part in self.parts
@@ -156,7 +156,7 @@ class Replay:
     def _await_nobody(self) -> None:
         """A position can be set only while nobody is in the group: a run that is over is in it for its session."""
         deadline = time.monotonic() + SESSION_SECONDS
-        while members := self.channel.members(self.group):
+        while members := self.channel.kafka.members(self.group):
             if time.monotonic() > deadline:
                 raise Retry(f"this replay is run by {', '.join(sorted(members))}")
             time.sleep(REPLAY_CHECK_SECONDS)
@@ -167,7 +167,7 @@ class Replay:
         now and then, with the events that are delivered."""
         if begin := [part.start.at(part.span.start) for part in self.parts if part.committed is None]:
             self._await_nobody()
-            self.channel.commit_offsets(begin)
+            self.channel.kafka.commit_offsets(begin)
         described = self.spec.channel(self.sink.channel)
         ends = {part.partition: part.span.end for part in self.parts}
         channel = _Span(described.path, described.name, self)
@@ -206,9 +206,9 @@ class _Span(ChannelRunner):
         self.replay = replay
         self.parts = {part.partition: part for part in replay.parts}
         self.over: FlafkaError | None = None
-        """Why the rest of the span cannot be had any more."""
+        """Error that makes the rest of the span unavailable; None without one."""
         self.taken = False
-        """Whether the sink was given partitions: what a commit before has left to be done is done then."""
+        """True once partitions were assigned to the sink: by then an unfinished earlier commit is completed."""
         self._look_due = 0.0
         self.removed: dict[int, int] = {}
         """By partition: records that retention removed before they were taken."""
@@ -224,10 +224,10 @@ class _Span(ChannelRunner):
     def look(self) -> None:
         """Raise FlafkaError where brokers have lost records of the span: others would take their places, which came
         later, and it would not end before they do."""
-        ends = self.replay.channel.ends()
+        ends = self.replay.channel.kafka.ends()
         for part in self.replay.parts:
             if (end := ends.get(part.partition, part.span.end)) < part.span.end:
-                for committed in self.replay.channel.committed(self.replay.group):
+                for committed in self.replay.channel.kafka.committed(self.replay.group):
                     self.refuse_another(committed)
                 self.over = FlafkaError(
                     f"partition {part.partition}: the brokers have lost records from {end} on, as when a replica "
@@ -260,15 +260,18 @@ class _Within:
         self.revoked, self.lost = owner.revoked, owner.lost
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Behind what retention has removed, which is said; at the end of what is left where brokers have lost
-        records; from the span's begin where the group was deleted."""
+        """Return the assignments, with next offsets within the span.
+
+        Skip records that retention has removed, with a warning. Start at the end of what is left where brokers have
+        lost records, and at the beginning of the span where the group was deleted.
+        """
         begun = []
         for one in committed:
             part = self._span.parts.get(one.partition)
             self._span.refuse_another(one)
             begun.append(one if part is None or one.next_offset is not None else part.start.at(part.span.start))
         self._span.look()
-        oldest = self._span.replay.channel.starts()
+        oldest = self._span.replay.channel.kafka.starts()
         starts = [self._within(start, oldest.get(start.partition, 0)) for start in self._owner.assigned(begun)]
         self._span.taken = True
         return starts
@@ -304,7 +307,9 @@ def replay_of(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Repl
             f"{described.path} is a channel of type {described.cls.type_name}, which forgets what is delivered: "
             "nothing can be replayed. A channel in Kafka keeps it as long as its topic does"
         )
-    known = channel.committed(live.group)  # before the channel is opened, which would make a topic that is missing
+    known = channel.kafka.committed(
+        live.group
+    )  # before the channel is opened, which would make a topic that is missing
     channel.open()
     try:
         yield _planned(spec, live, channel, known, start, end)
@@ -332,20 +337,20 @@ def _planned(
     start: int,
     end: int,
 ) -> Replay:
-    group = replay_group(channel.stream(live.group).group, live.path, start, end)
+    group = replay_group(channel.kafka.stream(live.group).group, live.path, start, end)
     cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, PlainSink) else live.cls
     sink = replace(live, cls=cls, group=group, runner="local")
     schemes = {one.partition: one.generation.id_scheme for one in known}
-    firsts, ends, oldest = channel.at(start), channel.at(end), channel.starts()
+    firsts, ends, oldest = channel.kafka.at(start), channel.kafka.at(end), channel.kafka.starts()
     parts = []
-    for committed in channel.committed(group):
+    for committed in channel.kafka.committed(group):
         partition, offset = committed.partition, committed.next_offset
         if not all(partition in found for found in (schemes, firsts, ends, oldest)):
             continue  # it has just been added
         first = max(firsts[partition], oldest[partition])
         last = max(first, ends[partition])
         at = first if offset is None else max(first, offset)
-        if at >= last or channel.vacant(partition, at, last):
+        if at >= last or channel.kafka.is_vacant(partition, at, last):
             at = last
         # Events have the ids that they have for the live group: a store that has them by id is not doubled.
         own = committed if offset is not None else committed.of(id_scheme=schemes[partition])

@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.frame import CPU, RATE, Figures
 from flafka.agent.services.running import until
-from flafka.plugins import Assignment, Batch, Components, Generation, KafkaBackedChannel, Record, partitions
+from flafka.plugins import Assignment, Batch, Components, Generation, Record, partitions
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 PARTITIONS = 6
 LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka has no types for it

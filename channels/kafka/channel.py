@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
-from functools import cache
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from flafka import plugins
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.differences import KAFKA
-from flafka.channels.kafka.offsets import (
-    OutsideCommits,
-    TopicIds,
-    assigned,
-    assignments_of,
-    called,
-    kept_refusals,
-    refusals_of,
-    topic_id_of,
-    truncations,
-    with_last_record,
-)
-from flafka.channels.kafka.producer import COMPACTED, ChannelProducer, Limits
+from flafka.channels.kafka.producer import COMPACTED, MAX_RECORD_BYTES, ChannelProducer, Limits
 from flafka.channels.kafka.records import decode, encode_event, readdressed
-from flafka.channels.kafka.topic import KafkaOnlooker, Topic, TopicLookup
 from flafka.plugins import (
     Assignment,
     Batch,
@@ -39,11 +25,7 @@ from flafka.plugins import (
     Event,
     EventId,
     FlafkaError,
-    Generation,
-    KafkaBackedChannel,
     KafkaStream,
-    OffsetRange,
-    Onlooker,
     PolledBatch,
     Reader,
     RebalanceListener,
@@ -51,9 +33,9 @@ from flafka.plugins import (
     Retry,
     Whereabouts,
 )
-from flafka.plugins.kafka.admin import NO_BROKERS, unanswered
-from flafka.plugins.kafka.clients import new_admin, new_consumer
-from flafka.plugins.kafka.errors import ReportedErrors, metadata, sentence, unusable
+from flafka.plugins.kafka.admin import NO_BROKERS, TopicIds, answers, create_topic, required_topic_id, unanswered
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_admin
+from flafka.plugins.kafka.errors import ReportedErrors, metadata, unusable
 from flafka.plugins.kafka.metrics import (
     COMMIT_TIMER,
     GET_TIMER,
@@ -62,9 +44,14 @@ from flafka.plugins.kafka.metrics import (
     SEND_TIMER,
     TOPIC_RECREATED,
 )
-from flafka.plugins.kafka.offsets import RecordsLost, committed, members_of, watermarks
 from flafka.plugins.kafka.properties import client_properties
-from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
+from flafka.plugins.kafka.topic import KafkaBackedChannel, KafkaTopic
+
+EXISTS_SECONDS = 2.0
+"""Maximum time that a put waits for the answer whether the topic exists."""
+AT_ONCE = 8
+"""Brokers that are asked by a client each."""
+_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
@@ -81,13 +68,16 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._producer: ChannelProducer | None = None
-        self._cluster_id = ""
-        self._topic_ids: TopicIds | None = None
         self._joined = Counter[str]()
         """Number of times that a member had to join its group under another name."""
-        self._logged = set[tuple[str, str, int, int]]()
-        """Offsets of deleted topics that were logged, see `assignments_of`: a drain asks for offsets again and again.
-        """
+
+    @cached_property
+    def kafka(self) -> KafkaTopic:
+        """The topic, by clients with the properties of the channel's consumers."""
+        config = self.config
+        stream = KafkaStream(config.bootstrap_servers or "", config.topic, config.group_id, client=config.consumer)
+        consumer = partial(self._client, config.consumer)
+        return KafkaTopic(CHANNEL, stream, consumer, self.decode, self.log, f"channel {self.name}: ")
 
     # --- life
 
@@ -110,17 +100,17 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         found = metadata(client, REQUEST_SECONDS, whose)
         if foreign := config.foreign(found.cluster_id):
             raise Retry(f"{whose}{foreign}")
-        self._cluster_id, there = found.cluster_id or "", config.topic in found.topics
+        there = config.topic in found.topics
         properties: dict[str, Any] = {**client, "error_cb": heard}
         admin = new_admin(CHANNEL, properties)
-        self._topic_ids = TopicIds(admin, config.topic)
+        self.kafka.use(found.cluster_id or "", TopicIds(admin, config.topic))
         try:
             topic = Topic(admin, self)
             if not there:
                 topic.refuse_old(found.topics)
                 topic.create()
             description = topic.description()
-            topic_id_of(description)
+            required_topic_id(description)
             limits = topic.limits()
             if limits.compacted:
                 raise FlafkaError(f"channel {self.name}: {COMPACTED.format(config.topic)}")
@@ -139,7 +129,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if self._producer is not None:
             self._producer.close()
             self._producer = None
-        self._topic_ids = None
+        if "kafka" in self.__dict__:  # its client must not wait for the collection of cycles
+            self.kafka.use(self.kafka.cluster, None)
 
     def probe(self) -> Iterator[str]:
         """Brokers away, too few of them, or a topic less safe than it should be."""
@@ -216,11 +207,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     # --- out
 
-    def onlooker(self) -> Onlooker:
-        """Connections of its own, which read nothing but the oldest record of a backlog."""
-        config = self.config
-        return KafkaOnlooker(config.topic, config.group_id, self._client(config.consumer))
-
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """A consumer of the topic, a static member of its group."""
         config = self.config
@@ -237,149 +223,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             # those of another topic, if it was configured anew meanwhile.
             "group.instance.id": re.sub(r"[^\w.-]", "_", instance, flags=re.ASCII),
         }
-        if self._topic_ids is None:
+        if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
-        return KafkaReader(
-            properties,
-            self._assignment(group),
-            owner,
-            self.metrics,
-            self.decode,
-            self._topic_ids,
-            self.log,
-            join_anew,
-        )
-
-    def stream(self, group: str | None) -> KafkaStream:
-        """The topic, for Spark."""
-        config = self.config
-        return KafkaStream(
-            config.bootstrap_servers or "", config.topic, group or config.group_id, client=config.consumer
-        )
-
-    def committed(self, group: str | None) -> Sequence[Assignment]:
-        """The group's committed offsets, with what their metadata says."""
-        return self._committed(group)[0]
-
-    def refusals(self, group: str | None, starts: Collection[Assignment] | None = None) -> Sequence[FlafkaError]:
-        """By the group's committed offsets, the starts, the watermarks, and the last record before each start."""
-        assignments, offsets = self._committed(group)
-        starts = assignments if starts is None else starts
-        marks = cache(lambda: self._watermarks({"isolation.level": "read_uncommitted"}))
-        found = refusals_of(starts, marks()) if starts else {}
-        known = {one.partition: one for one in assignments}
-        there = [with_last_record(one, known[one.partition]) for one in starts if one.partition in known]
-        client = {**self._client(self.config.consumer), "group.id": group or self.config.group_id}
-        try:
-            lost = [one for one in truncations(client, there, known) if isinstance(one, RecordsLost)]
-        except KafkaException as e:
-            raise Retry(self._unreachable(e)) from e
-        kept = kept_refusals(assignments, offsets, lambda partition: marks()[partition])
-        found |= {one.assignment.partition: one for one in (*lost, *kept)}
-        if found:
-            self.confirm(assignments[0])  # a topic made again meanwhile has lost nothing
-        return [error for _, error in sorted(found.items())]
-
-    def _committed(self, group: str | None) -> tuple[list[Assignment], list[TopicPartition]]:
-        """Return the assignments of all partitions, and the committed offsets that these were made of."""
-        assignment = self._assignment(group).of(topic_id=self._ids().get())
-        topic = self.config.topic
-        try:
-            with closing(self._onlooker(group)) as consumer:
-                partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
-                found = committed(consumer, [TopicPartition(topic, p) for p in partitions], REQUEST_SECONDS)
-        except KafkaException as e:
-            raise Retry(self._unreachable(e)) from e
-        return assignments_of(assignment, found, self.log, self._logged), found
-
-    def ends(self) -> Mapping[int, int]:
-        """The high watermarks."""
-        return {partition: high for partition, (_, high) in self._watermarks().items()}
-
-    def starts(self) -> Mapping[int, int]:
-        """The low watermarks."""
-        return {partition: low for partition, (low, _) in self._watermarks().items()}
-
-    def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
-        topic = self.config.topic
-        try:
-            with closing(self._onlooker(None, properties)) as consumer:
-                partitions = consumer.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic].partitions
-                return {p: watermarks(consumer, TopicPartition(topic, p), REQUEST_SECONDS) for p in partitions}
-        except KafkaException as e:
-            raise Retry(self._unreachable(e)) from e
-
-    def vacant(self, partition: int, start: int | None, end: int) -> bool:
-        """Read from there, as the channel's readers do. An open transaction, which may be committed yet, counts."""
-        at = TopicPartition(self.config.topic, partition, OFFSET_BEGINNING if start is None else start)
-        try:
-            with closing(self._onlooker(None)) as consumer:
-                consumer.assign([at])
-                message = consumer.poll(REQUEST_SECONDS)
-        except KafkaException as e:
-            raise Retry(self._unreachable(e)) from e
-        if message is None:
-            raise Retry(f"partition {partition} of {self.config.topic} does not answer")
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            return False
-        return (message.offset() or 0) >= end
-
-    def at(self, time: int) -> Mapping[int, int]:
-        """By the time that the records carry."""
-        return self._looking().at(time)
-
-    def read(self, assignment: Assignment, offsets: OffsetRange) -> Iterator[PolledBatch]:
-        """Read records of committed transactions, and records outside of transactions."""
-        return self._looking().read(assignment, offsets)
+        assignment, topic_ids = self.kafka.assignment(group), self.kafka.topic_ids
+        return KafkaReader(properties, assignment, owner, self.metrics, self.decode, topic_ids, self.log, join_anew)
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
         """The record, as it lies in the topic now."""
-        if id.topic.partition("~")[0] != self.config.topic:
-            return None
-        looking = self._looking()
-        cluster = str(metadata(self._client(self.config.consumer), REQUEST_SECONDS).cluster_id)
-        known = {
-            group: [
-                replace(one, topic_partition=one.topic_partition._replace(cluster=cluster))
-                for one in self.committed(group)
-            ]
-            for group in (groups or [None])
-        }
-        return looking.find(id, known)
-
-    def members(self, group: str | None) -> Mapping[str, Collection[int]]:
-        """Return the group's members, by their static ids if they have one, and their hosts."""
-        name = group or self.config.group_id
-        try:
-            members = members_of(new_admin(CHANNEL, self._client(self.config.consumer)), name, REQUEST_SECONDS)
-        except KafkaException as e:
-            raise Retry(f"group {name} cannot be looked at: {sentence(e)}") from e
-        found: dict[str, list[int]] = {}
-        for member in members:  # several may have one name
-            found.setdefault(called(member), []).extend(assigned(member.assignment, self.config.topic))
-        return found
-
-    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
-        """Commit offsets without membership in the group; `OutsideCommits.commit_offsets` says how."""
-        self._outside().commit_offsets(assignments)
-
-    def refuse(self, error: FlafkaError) -> None:
-        """See `OutsideCommits.refuse`."""
-        if isinstance(error, RecordsLost):
-            self._outside().refuse(error)
-
-    def restore(self, assignments: Collection[Assignment]) -> None:
-        """Commit offsets that a late commit has undone; `OutsideCommits.restore` says how."""
-        self._outside().restore(assignments)
-
-    def confirm(self, assignment: Assignment) -> None:
-        """Ask the brokers for the topic's id."""
-        if self._ids().get() != assignment.topic_partition.topic_id:
-            raise Retry(
-                f"topic {assignment.topic} was deleted and created again: group {assignment.group} begins with the "
-                "first record of the new one; what the old one still held is lost"
-            )
+        return self.kafka.find(id, groups)
 
     def decode(self, records: Iterator[Record], assignment: Assignment) -> PolledBatch | None:
         """The next records of the topic, of any format."""
@@ -392,33 +243,118 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     # --- within
 
-    def _assignment(self, group: str | None) -> Assignment:
-        """Return the template of the group's assignments, which names no partition and no topic id."""
-        config = self.config
-        topic = plugins.TopicPartition(self._cluster_id, config.topic, "", -1)
-        return Assignment(topic, group or config.group_id, Generation())
-
-    def _ids(self) -> TopicIds:
-        if self._topic_ids is None:
-            self._topic_ids = TopicIds(new_admin(CHANNEL, self._client(self.config.consumer)), self.config.topic)
-        return self._topic_ids
-
-    def _onlooker(self, group: str | None, properties: Mapping[str, str] = MappingProxyType({})) -> Consumer:
-        group = group or self.config.group_id
-        return new_consumer(CHANNEL, {**self._client(self.config.consumer), "group.id": group, **properties})
-
-    def _outside(self) -> OutsideCommits:
-        return OutsideCommits(self._onlooker, self.confirm, self.log)
-
-    def _looking(self) -> TopicLookup:
-        config = self.config
-        return TopicLookup(self._client(config.consumer), config.topic, config.group_id, self.decode)
-
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}
 
-    def _unreachable(self, error: Exception) -> str:
-        client = self._client(self.config.consumer)
-        return str(
-            unusable(client, error, ReportedErrors(), f"channel {self.name}: ", topic=self.config.topic, right="Read")
-        )
+
+class Topic:
+    """Questions of one client about the topic. Each call raises KafkaException where brokers do not answer."""
+
+    def __init__(self, admin: AdminClient, channel: KafkaBackedChannel[KafkaChannelConfig]) -> None:
+        self._admin, self._channel, self._config = admin, channel, channel.config
+
+    def create(self) -> None:
+        """Create it as configured; another agent may do so too. Raises Retry where brokers are too few."""
+        config, channel = self._config, self._channel
+        settings = {
+            "max.message.bytes": str(MAX_RECORD_BYTES),
+            "retention.ms": str(config.retention * 3_600_000),
+            "cleanup.policy": "delete",
+        }
+        made = config.topic, config.partitions, config.replication
+        try:
+            if create_topic(self._admin, *made, settings, REQUEST_SECONDS):
+                channel.log.info("created topic %s: %d partitions, %d replicas", *made)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+                raise
+            raise Retry(
+                f"channel {channel.name}: replication = {config.replication} needs as many brokers; start them, or "
+                f"set replication lower"
+            ) from e
+
+    def description(self) -> Any:
+        """Return its partitions and their replicas."""
+        topic = self._config.topic
+        return self._known(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
+
+    def refuse_old(self, topics: Iterable[str]) -> None:
+        """Raise FlafkaError where the brokers, which have these topics, are too old for the channel."""
+        names = sorted(topics, key=lambda name: name != self._config.topic)  # another one, before it is created
+        if names:
+            required_topic_id(
+                self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(REQUEST_SECONDS)
+            )
+
+    def exists(self) -> bool:
+        """Return False if the brokers say that there is no such topic. Raises TimeoutError after `EXISTS_SECONDS`."""
+        topic = self._config.topic
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=EXISTS_SECONDS)
+        try:
+            asked[topic].result(EXISTS_SECONDS)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return False
+        return True
+
+    def _settings(self) -> Mapping[str, str]:
+        """Settings by name; empty if this client may not ask for them (`DescribeConfigs`)."""
+        resource = ConfigResource(ResourceType.TOPIC, self._config.topic)
+        try:
+            found = self._known(lambda: self._admin.describe_configs([resource])[resource])
+        except KafkaException as e:
+            if e.args[0].code() not in _NOT_ALLOWED:
+                raise
+            return {}
+        return {name: entry.value for name, entry in found.items()}
+
+    def _known(self, ask: Callable[[], Any]) -> Any:
+        """The answer about the topic; the broker that answers may not have heard yet of one just created."""
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while True:
+            try:
+                return ask().result(REQUEST_SECONDS)
+            except KafkaException as e:
+                unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
+                    raise
+
+    def limits(self) -> Limits:
+        """Return the topic's limits; the channel's own ones if this client may not ask for settings."""
+        settings = self._settings()
+        largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES))
+        return Limits(min(MAX_RECORD_BYTES, largest), "compact" in settings.get("cleanup.policy", ""))
+
+    def writable(self, client: Mapping[str, Any]) -> bool:
+        """Return True if the leader of each partition answers, and as many replicas in sync as the topic wants.
+
+        Without the right to ask how many that are, all have to answer. Each is asked by itself, by another client
+        with the properties of `client`. Brokers that have lost their controllers describe the past. A connection
+        is no proof either, as a frozen broker takes one as well.
+        """
+        partitions = self.description().partitions
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
+        ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
+        for answer in self._admin.list_offsets(ends, request_timeout=REQUEST_SECONDS).values():
+            answer.result(REQUEST_SECONDS)
+        addresses = list({(node.host, node.port) for one in partitions for node in one.isr})
+        with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
+            answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)
+            up = dict(zip(addresses, answered, strict=True))
+        all_replicas = max(len(one.replicas) for one in partitions)
+        least = int(self._settings().get("min.insync.replicas", all_replicas))
+        return all(sum(up[node.host, node.port] for node in one.isr) >= least for one in partitions)
+
+    def weaknesses(self, description: Any) -> Iterator[str]:
+        """Yield a sentence for each setting with which the topic may lose events or pause."""
+        topic = self._config.topic
+        replicas = min((len(p.replicas) for p in description.partitions), default=0)
+        if replicas < 3:
+            yield f"topic {topic} has {replicas} replicas: with 3, the loss of a broker causes no pause"
+        in_sync = int(self._settings().get("min.insync.replicas", 2))
+        if replicas > 1 and in_sync < 2:
+            yield (
+                f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
+                "to 2"
+            )

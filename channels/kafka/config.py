@@ -11,8 +11,7 @@ import pydantic
 from flafka.channels.kafka.records import Format
 from flafka.plugins import Config, OverflowConfig, Problem, agreement, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig
-from flafka.plugins.kafka.topics import own_topic
+from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig, own_topic
 
 CHANNEL = Role(
     "the channel `kafka`",

@@ -16,14 +16,6 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.channels.kafka.config import CHANNEL
-from flafka.channels.kafka.offsets import (
-    TopicIds,
-    assignments_of,
-    kept_refusals,
-    truncations,
-    with_last_record,
-    with_leader_epochs,
-)
 from flafka.plugins import (
     Assignment,
     FlafkaError,
@@ -35,17 +27,20 @@ from flafka.plugins import (
     Record,
     Retry,
 )
+from flafka.plugins.kafka.admin import TopicIds, committed_offsets, watermarks
+from flafka.plugins.kafka.clients import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
 from flafka.plugins.kafka.consumer import Calls, Fenced, Poller, weight
 from flafka.plugins.kafka.offsets import (
     OffsetMetadata,
     RecordsLost,
+    assignments_of,
     begins_late,
-    committed,
+    kept_refusals,
     made_again,
     out_of_range,
-    watermarks,
+    with_last_record,
 )
-from flafka.plugins.kafka.timeouts import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
+from flafka.plugins.kafka.truncation import truncations, with_leader_epochs
 
 CONFIRM_SECONDS = 0.01
 """Shortest time between two questions for the topic's id, in seconds."""
@@ -192,7 +187,7 @@ class KafkaReader(Poller, Reader):
         self._apply_seeks()
 
     def _note_ends(self) -> None:
-        """Note where partitions end: where the topic is deleted, that tells how many of its records are lost."""
+        """Cache the end offsets of partitions, from which lost records are counted once the topic is recreated."""
         if time.monotonic() - self._ends_at < ENDS_SECONDS:
             return
         self._ends_at = time.monotonic()
@@ -318,7 +313,7 @@ class KafkaReader(Poller, Reader):
         brokers do not answer, or the group has no offset.
         """
         try:
-            (at,) = committed(self.consumer, [TopicPartition(end.topic, end.partition)], REQUEST_SECONDS)
+            (at,) = committed_offsets(self.consumer, [TopicPartition(end.topic, end.partition)], REQUEST_SECONDS)
         except KafkaException:
             return False
         return at.offset >= end.offset
@@ -345,7 +340,7 @@ class KafkaReader(Poller, Reader):
         numbers = {tp.partition for tp in partitions}
         self._unread.ask()
         wanted = [TopicPartition(self._assignment.topic, partition) for partition in sorted(numbers)]
-        at = committed(self.consumer, wanted, REQUEST_SECONDS) if wanted else []
+        at = committed_offsets(self.consumer, wanted, REQUEST_SECONDS) if wanted else []
         assignments = assignments_of(self._assignment, at, self._log)
         for refusal in kept_refusals(assignments, at, self._watermarks):
             raise self._lasting(refusal)
@@ -359,7 +354,7 @@ class KafkaReader(Poller, Reader):
         starts = [self._oldest(one) if one.next_offset is None else one for one in starts]
         # Another program, or a reset, has committed an offset alone: a later loss before it would not be noticed.
         without = [one for one in starts if one.next_offset and one.last_record.leader_epoch < 0 and not one.replay]
-        looked_up = with_leader_epochs(self._properties, without)
+        looked_up = with_leader_epochs(CHANNEL, self._properties, without)
         starts = [looked_up.get(one.partition, one) for one in starts]
         self._fetched.add(starts)
         self._fresh |= {one.partition for one in starts}
@@ -369,7 +364,7 @@ class KafkaReader(Poller, Reader):
 
     def _refuse_truncated(self, starts: Collection[Assignment], committed: Mapping[int, Assignment]) -> None:
         """Raise FlafkaError, with the way out, where the brokers have lost the record before a next offset."""
-        for error in truncations(self._properties, starts, committed):
+        for error in truncations(CHANNEL, self._properties, starts, committed):
             raise self._lasting(self._of_this_topic(error))
 
     def _oldest(self, assignment: Assignment) -> Assignment:
@@ -426,7 +421,7 @@ class Fetched:
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self.bytes = 0
-        """What all of it takes: see `weight`."""
+        """Size of the records that are kept, in bytes: the sum of `weight`."""
         self.assignments: dict[int, Assignment] = {}
         """By partition, of those that the consumer has."""
         self._confirmed: dict[int, deque[Message]] = {}
@@ -439,7 +434,7 @@ class Fetched:
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
         self._seeks: dict[int, int] = {}
-        """By partition: where it is read from once the client was told."""
+        """By partition: offset of a seek that the client has not made yet."""
         self._until: Mapping[int, int] | None = None
 
     # --- which partitions there are, and where they begin and end
@@ -463,7 +458,7 @@ class Fetched:
                     known.pop(partition, None)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Drop what waits of these partitions; they are received from there on once the client was told."""
+        """Drop the waiting records of these partitions, and request a seek to the start of each."""
         with self._changed:
             owned = {one.partition: one for one in starts if one.partition in self.assignments}
             for partition in owned:
@@ -474,7 +469,7 @@ class Fetched:
             self._next.update(seeks)
 
     def seeks(self) -> Mapping[int, int]:
-        """What the client is to be told since this was asked last."""
+        """Return the seeks requested since the last call, as offsets by partition."""
         with self._changed:
             seeks, self._seeks = self._seeks, {}
         return seeks
@@ -484,7 +479,7 @@ class Fetched:
         self._until = dict(ends)
 
     def bounded(self, partitions: Collection[int]) -> Collection[int]:
-        """Those of which something is kept although not all is."""
+        """Subset of the partitions for which `stop_at` has set an end, up to which records are kept."""
         return partitions & (self._until or {}).keys()
 
     # --- records come, are confirmed, and go
@@ -512,7 +507,7 @@ class Fetched:
 
     @property
     def unasked(self) -> bool:
-        """Whether something waits for the topic's id to be asked for."""
+        """True if records wait for a request for the topic's id."""
         return bool(self._unasked)
 
     def asked(self) -> None:
@@ -533,7 +528,7 @@ class Fetched:
 
     @property
     def ready(self) -> bool:
-        """Whether something can be handed out."""
+        """True if a record can be handed out."""
         return any(self._confirmed.values())
 
     def hand_out(self) -> tuple[Assignment, Iterator[Record]] | None:
@@ -587,7 +582,7 @@ class Fetched:
             return firsts
 
     def leader_epoch(self, partition: int, end: int) -> int:
-        """That of the latest record before `end`; negative where it is not known."""
+        """Leader epoch of the latest record before `end`; negative where it is not known."""
         with self._changed:
             return max((epoch for first, epoch in self._leaders.get(partition, ()) if first < end), default=-1)
 
@@ -603,7 +598,7 @@ def _differ(one: Assignment, other: Assignment) -> bool:
 
 
 def _emptied(queue: deque[Message]) -> Iterator[Message]:
-    """Its messages, each taken out. Should two threads empty it, each message is one thread's."""
+    """Yield the messages of a queue, each removed from it. Of two threads, each gets other messages."""
     with suppress(IndexError):
         while True:
             yield queue.popleft()

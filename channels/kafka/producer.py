@@ -586,10 +586,10 @@ ANY_PARTITION = -1
 
 
 class Partitions:
-    """Those of a topic, for several puts at once.
+    """Partitions of a topic, for several puts at once.
 
-    `count` is how many there are; `look` asks the brokers for that, and raises KafkaException. Raises Retry where
-    `defaultPartitionId` is none of them.
+    `count` is their number; `look` asks the brokers for that number, and raises KafkaException. The constructor
+    raises Retry if the topic has no partition `defaultPartitionId`.
     """
 
     def __init__(self, channel: str, config: KafkaChannelConfig, count: int, look: Callable[[], int]) -> None:

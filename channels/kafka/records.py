@@ -1,11 +1,11 @@
-"""How events lie in Kafka records.
+"""Formats of events in Kafka records.
 
 - `arrow`: a record holds a batch, as one Arrow IPC stream.
 - `flume`: a record holds one event, as Flume's KafkaChannel writes it; the record's key is the header `key`.
 - `raw`: a record's value is one body, its headers are the event's headers, its key is the header `key`.
 
-The record header `flafka.format` tells format and version of the first and the last, so that formats may change, and
-lie mixed, within a topic. Flume's records have no record headers.
+The record header `flafka.format` names format and version of `arrow` and `raw` records, so that formats may change,
+and be mixed, within a topic. Flume's records have no record headers.
 
 A dead letter that is replayed says so behind its format (`arrow/1 replayed`): other record headers name the one
 consumer group that it is for, and the event's id.
@@ -44,20 +44,21 @@ KEY = "key"
 """The header that is the record's key, in Flume's channel and in ours."""
 REPLAYED = b" replayed"
 GROUP, ID, ARRIVAL = "flafka.group", "flafka.id", "flafka.arrival"
-"""Of a replayed record: the group it is for, the event's id, and when the channel first took it."""
+"""Record headers of a replayed record: its consumer group, the event's id, and its first arrival in the channel."""
 
 IPC_COMPRESSION_BYTES = 64 << 10
-"""From here on the buffers are compressed within the stream, so that what brokers unpack to check it is small; below,
-Kafka compresses several records together, which one small stream would not gain from."""
+"""Smallest batch whose buffers are compressed within the stream, so that brokers decompress little to validate it.
+Smaller batches are left to Kafka, which compresses several records together: a small stream alone would not gain."""
 IPC_ZSTD_BYTES = 1 << 20
-"""From here on with Zstandard rather than LZ4, unless somebody chose: logs take 40 % less room for half as much CPU
-time again. A smaller stream would take several times as much, as each of its buffers begins with an empty context."""
+"""Smallest batch that is compressed with Zstandard rather than LZ4, unless somebody chose: logs take 40 % less room
+for half as much CPU time again. A smaller stream would take several times as much, as each of its buffers begins with
+an empty context."""
 MERGE_EVENTS = 10_000
 """Small records are handed out together, up to so many events."""
 MERGE_BYTES = 16 << 20
 """… and up to so many bytes."""
 FEW = 32
-"""So many records are decoded one by one faster than by columns."""
+"""Largest number of records that are decoded one by one, which is faster than by columns."""
 
 KafkaHeaders = list[tuple[str, str | bytes | None]]
 
@@ -90,7 +91,7 @@ def raw_headers(batch: Batch) -> list[KafkaHeaders]:
 
 
 def texts_of(batch: Batch, header: str) -> list[str | None]:
-    """That header of each event; empty where no event has it."""
+    """Return the value of a header for each event; empty if no event has that header."""
     column = batch.header(header)
     if column.null_count == len(column):
         return []
@@ -112,7 +113,7 @@ def encode_event(event: Event, format: Format) -> Record:
 
 
 def readdressed(record: Record, id: EventId, arrival: int, group: str) -> Record:
-    """That record for one group alone, its event with that id and time of arrival."""
+    """Return a copy of the record for one consumer group alone, with that event id and time of arrival."""
     own: list[tuple[str, bytes | None]] = [
         (FORMAT, (format_of(record) or b"") + REPLAYED),
         (GROUP, group.encode()),

@@ -1,7 +1,9 @@
-"""Kafka clients of the project: their default properties, and the three functions that make all of them.
+"""Kafka clients of components: their default properties, the three functions that make them, times that they wait.
 
 Each place that makes a client names its role, which declares the rights that the client needs on a cluster with ACLs.
-`docs/build.py` makes the table of rights from all roles.
+`docs/build.py` makes the table of rights from all roles. Commands have other clients, of kafka-python
+(`agent/cli/kafka_admin.py`), and options are checked by clients that connect to nothing (`config.py`,
+`properties.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from flafka.plugins.kafka.properties import QUIET, client_properties
-from flafka.plugins.kafkachannel import KafkaStream
+from flafka.plugins.streaming import KafkaStream
 
 _log = logging.getLogger(__name__)
 CONSUMER: Mapping[str, Any] = {
@@ -85,3 +87,22 @@ def new_admin(role: Role, properties: Mapping[str, Any]) -> AdminClient:
 def stream_client(stream: KafkaStream) -> dict[str, Any]:
     """librdkafka's properties for what works beside a channel, on its brokers."""
     return {"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)}
+
+
+REQUEST_SECONDS = 10.0
+"""Time in which brokers answer one request: for offsets, watermarks, metadata, or the settings of a topic.
+
+Brokers that take longer count as away: the caller reports that, and tries again later.
+"""
+METADATA_SECONDS = 2.0
+"""Time in which brokers answer a list of topics or groups that a polling thread asks for, which fetches nothing
+meanwhile.
+"""
+CONNECT_SECONDS = 2.0
+"""Time in which a broker accepts a connection, and gives each answer on it, when a client's failure is explained."""
+TOPIC_ID_SECONDS = 5.0
+"""Longest time between two requests for the id of a topic: one that was recreated may have records before the
+offset.
+"""
+BUSY_POLL_SECONDS = 0.02
+"""Timeout of a poll of a consumer that has just received records: commits and rebalances wait for its end."""

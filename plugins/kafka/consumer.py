@@ -23,26 +23,26 @@ from flafka.plugins.threads import start_thread
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits, until half of it was taken."""
 MESSAGE_BYTES = 512
-"""What a waiting record takes beside its value."""
+"""Memory of a waiting record beside its value, in bytes."""
 AT_ONCE = 500
 """Records that are fetched with one call, at most."""
 BUSY_SECONDS = 1.0
-"""So long after something came polls are as short as the subclass wants them."""
+"""Time after the latest activity during which polls are as short as the subclass wants, in seconds."""
 IDLE_POLL_SECONDS = 0.1
-"""Later on they take so long, which costs a third. What comes ends a poll at once; what the subclass does between two
-polls waits."""
+"""Shortest timeout of an idle poll, in seconds, which costs a third. A record ends a poll at once; what the subclass
+does between two polls waits."""
 STANDING_SECONDS = 20.0
-"""So long a poll that is to end is waited for. librdkafka waits by the time of day: where that was set back and
-nothing comes, a poll ends once it is there again (its issue 2145)."""
+"""Longest wait of `close` for the current poll, in seconds. librdkafka waits by the wall clock (its issue 2145).
+Where the clock was set back and no record comes, a poll ends once the clock has caught up."""
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 
 
 class Fenced(Retry):
-    """Another process has joined the group under the name of this static member, which joins under another one."""
+    """Error of a static member under whose name another process has joined; the member joins under another name."""
 
 
 class Poller(ABC):
-    """Polls, and tells subclasses what comes, all on one thread; what others read of it is guarded by `changed`.
+    """Thread that polls a consumer and calls the subclass. State that other threads read is guarded by `changed`.
 
     Every call to the client is made on that thread: while it is in a rebalance callback, a call from another never
     returns. What fails there ends the thread, and is in `error` for whoever takes from it.
@@ -76,7 +76,7 @@ class Poller(ABC):
     def close(self) -> None:
         """Stop polling. A static member keeps its partitions until its session times out.
 
-        A poll that stands still is left alone, and ends what it belongs to once it goes on.
+        A poll that hangs is abandoned after `STANDING_SECONDS`; its thread closes the client once the poll returns.
         """
         with self.changed:
             self.closing = True
@@ -108,27 +108,27 @@ class Poller(ABC):
 
     @abstractmethod
     def received(self, messages: Sequence[Message]) -> None:
-        """Records, and what the client tells in their stead."""
+        """Handle records, and the errors and partition ends that the client reports in their stead."""
 
     @abstractmethod
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
-        """These are ours now; answers where to begin each. What it raises is raised by the poll."""
+        """Accept assigned partitions, and return the offset at which each begins. The poll raises its errors."""
 
     @abstractmethod
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These go to another member once this returns."""
+        """Finish work on revoked partitions, which go to another member once this returns."""
 
     @abstractmethod
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """These are gone."""
+        """Drop lost partitions."""
 
     @abstractmethod
     def ended(self) -> None:
-        """Nothing is polled any more; whether that failed is in `error`."""
+        """Clean up after the last poll; `error` is set if polling failed."""
 
     @abstractmethod
     def waiting_bytes(self) -> int:
-        """What waits to be taken, in bytes: see `weight`."""
+        """Size of the records that wait to be taken, in bytes: the sum of `weight`."""
 
     def subscribe(self, topics: list[str]) -> None:
         """Read these topics from now on."""
@@ -202,7 +202,7 @@ class Poller(ABC):
 
 
 def weight(message: Message) -> int:
-    """What a waiting record takes, in bytes."""
+    """Memory of a waiting record, in bytes."""
     return len(message) + MESSAGE_BYTES
 
 
@@ -214,7 +214,7 @@ class Calls:
         self._due: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
 
     def __bool__(self) -> bool:
-        """Whether one is due."""
+        """Return True if a call is due."""
         return bool(self._due)
 
     def add(self, call: Callable[[], Any]) -> Future[Any]:

@@ -17,8 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins.component import require
 from flafka.plugins.errors import Retry, Unreachable
-from flafka.plugins.kafka.clients import ASK, new_admin
-from flafka.plugins.kafka.timeouts import CONNECT_SECONDS
+from flafka.plugins.kafka.clients import ASK, CONNECT_SECONDS, new_admin
 
 EXPLANATION_SECONDS = 1.0
 """After so long without an answer the reason is looked for."""
@@ -67,7 +66,8 @@ RECORD_REFUSALS = frozenset(
     }
 )
 """Errors of one record, which fail every record of the same request batch."""
-_OLD = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
+TOO_OLD = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
+"""Errors of brokers, or of the client, that say that the brokers are too old for a request."""
 
 
 class Trouble(NamedTuple):
@@ -173,7 +173,7 @@ def sentence(
         name, right = names.get(kind, (transactional_id, "Write"))
         on = f"{kind} {name}".rstrip() if kind != "cluster" else "the cluster"
         return f"{who} lacks the right{f' {right}' if right else ''} on {on} ({known.str()})"
-    if known.code() in _OLD:
+    if known.code() in TOO_OLD:
         return f"the brokers are too old for this ({known.str()})"
     return str(known.str())
 

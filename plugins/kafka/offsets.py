@@ -1,18 +1,21 @@
-"""Committed offsets of a consumer group: their metadata, errors of a group that cannot go on, requests to brokers."""
+"""Committed offsets of a consumer group: metadata, errors of a group that stops, commits without membership."""
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from flafka.plugins.errors import FlafkaError, Retry
-from flafka.plugins.partitions import Assignment, Generation
+from flafka.plugins.errors import Conflict, FlafkaError, Retry
+from flafka.plugins.kafka.admin import NO_TOPIC_ID, committed_offsets
+from flafka.plugins.kafka.clients import REQUEST_SECONDS
+from flafka.plugins.partitions import Assignment, Generation, LastRecord
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _LOST = re.compile(r"\d+[?+]?", re.ASCII)
@@ -22,8 +25,6 @@ NUL = "\0"
 """The end of what was written."""
 VERSION = 1
 """Version of the metadata. Metadata without a number is of version 1; a later one adds a field `version`."""
-NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""Topic id, as librdkafka writes it, of all topics of brokers that are older than Apache Kafka 2.8 (KIP-516)."""
 OUTSIDE_SECONDS = 2.0
 """Seconds after which `agent group reset` looks at the group once more. An owner that commits without membership
 looks at the group before, and nothing keeps others from committing in between. If it took longer from its look to
@@ -39,7 +40,8 @@ class OffsetMetadata(NamedTuple):
     """
 
     generation: Generation = Generation()
-    """That of the owner that committed it. Event-ID scheme 1 stands for metadata without one, see `refusal`."""
+    """Generation of the owner that committed the offset. Non-empty metadata without an event-ID scheme has scheme 1,
+    see `refusal`."""
     topic_id: str = ""
     """Id of the topic that the offset belongs to; empty while unknown."""
     lost: str = ""
@@ -246,112 +248,210 @@ def made_again(assignment: Assignment, left: int, unknown: int) -> str:
 
 # --- requests to brokers
 
-T = TypeVar("T")
-_MOVES = frozenset(
-    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
-)
-_BEGINS = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-)
-
-
-def read_up_to(
-    consumer: Consumer, at: TopicPartition, end: int, seconds: float, *, wait: bool = False
-) -> Iterator[Message]:
-    """The records of one partition from `at` up to, not including, offset `end`; the consumer tells of its end.
-
-    What cannot be read yet, as a transaction is open, is left out, or waited for. Raises Retry where nothing comes
-    for so many seconds, and KafkaException.
-    """
-    consumer.assign([at])
-    position, deadline = max(at.offset, 0), time.monotonic() + seconds
-    while position < end:
-        message = consumer.poll(0.1)
-        if message is None:
-            if time.monotonic() > deadline:
-                why = "; a transaction may be open in it" if wait else ""
-                raise Retry(f"topic {at.topic} does not come to its end within {seconds:.0f} s{why}")
-            continue
-        error, offset = message.error(), cast("int", message.offset())
-        if error is None:
-            position, deadline = offset + 1, time.monotonic() + seconds
-            yield message
-        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            continue  # said by the coordinator, whom an assigned partition with an offset does not need
-        elif error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        elif not wait:
-            return
-        else:
-            position = offset
-
-
-def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:
-    """The group's positions, below 0 where it has none. KafkaException where that of one cannot be told.
-
-    The client hands out a partition's error beside an offset that looks as if there were none: taken for one, it
-    would begin anew. While the group's coordinator moves or begins, which the client does not wait for here, it is
-    asked again, for as long as `seconds` say.
-    """
-    return _asked_again(lambda: _without_errors(consumer.committed(partitions, timeout=seconds)), _MOVES, seconds)
-
-
-def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
-    """Return the members of a group. Raises KafkaException if the brokers do not tell them within so many seconds."""
-
-    def members() -> list[Any]:
-        groups = admin.list_groups(group, timeout=seconds)
-        for one in groups:
-            if one.error is not None:
-                raise KafkaException(one.error)
-        return [member for one in groups for member in one.members]
-
-    return _asked_again(members, _MOVES, seconds)
-
-
-def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:
-    """Where a partition of a topic that there is begins, and where it ends. KafkaException where that cannot be told.
-
-    A broker may not have heard yet of a topic that another one has just made, or that it leads the partition: it is
-    asked again, for as long as `seconds` say.
-    """
-    return _asked_again(lambda: consumer.get_watermark_offsets(partition, timeout=seconds), _BEGINS, seconds)
-
-
-def _asked_again(ask: Callable[[], T], codes: Collection[int], seconds: float) -> T:
-    """The answer; while it is one of these errors, the question is asked again for so long."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return ask()
-        except KafkaException as e:
-            if e.args[0].code() not in codes or time.monotonic() >= deadline:
-                raise
-        time.sleep(0.1)
-
-
-def offsets_at(consumer: Consumer, times: list[TopicPartition], seconds: float) -> list[TopicPartition]:
-    """The first offsets at or after the times (ms since the epoch) that are given as offsets, below 0 where there is
-    nothing so new. KafkaException where that of one cannot be told, for the reason that `committed` has.
-
-    A broker that has not heard yet of its partition is asked again, as for `watermarks`.
-    """
-    return _asked_again(lambda: _without_errors(consumer.offsets_for_times(times, timeout=seconds)), _BEGINS, seconds)
-
-
-def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
-    for at in found:
-        if at.error is not None:
-            raise KafkaException(at.error)
-    return found
-
 
 def metadata_of(at: TopicPartition) -> str:
-    """What was committed with that offset, and perhaps something behind it.
+    """Return the metadata that was committed with that offset, perhaps with other text behind it.
 
-    The client reads up to a NUL, which not every program writes: past the end there may be anything, no UTF-8 too.
+    The client reads up to a NUL, which not every program writes: past the end there may be any bytes, also invalid
+    UTF-8.
     """
     try:
         return at.metadata or ""
     except UnicodeDecodeError as e:
         return bytes(e.object).decode(errors="replace")
+
+
+def with_last_record(start: Assignment, committed: Assignment) -> Assignment:
+    """Return where to go on, with what the group's committed offset says of the last record if it is the same offset.
+
+    Of the two, the committed leader epoch is preferred, and the timestamp of `start`.
+    """
+    if start.next_offset != committed.next_offset:
+        return start
+    ours, theirs = start.last_record, committed.last_record
+    timestamp = ours.timestamp if ours.timestamp >= 0 else theirs.timestamp
+    leader_epoch = theirs.leader_epoch if theirs.leader_epoch >= 0 else ours.leader_epoch
+    return start.at(start.next_offset, LastRecord(timestamp, leader_epoch))
+
+
+def assignments_of(
+    assignment: Assignment,
+    committed: Iterable[TopicPartition],
+    log: logging.Logger,
+    logged: set[tuple[str, str, int, int]] | None = None,
+) -> list[Assignment]:
+    """Return the group's committed offset of each partition, as an assignment with what its metadata says.
+
+    `assignment` names the topic and the group. An offset of another topic of that name counts as none, and is logged
+    once: `logged` holds the earlier ones, by group, topic id, partition and offset. Raises FlafkaError, as
+    `unreadable` returns it.
+    """
+    logged = set() if logged is None else logged
+    topic_id, found = assignment.topic_partition.topic_id, []
+    for tp in committed:
+        said = OffsetMetadata.parse(metadata_of(tp))
+        one = assignment.of(partition=tp.partition)
+        if tp.offset < 0:
+            found.append(one)
+        elif said.version == VERSION and said.topic_id not in ("", topic_id):
+            stale = (one.group, topic_id, tp.partition, tp.offset)
+            if stale not in logged:
+                log.warning(
+                    "group %s stood at offset %d of a topic %s that was deleted: it begins with the first record of "
+                    "the topic of that name; what the old one still held of partition %d is lost",
+                    one.group, tp.offset, one.topic, tp.partition,
+                )  # fmt: skip
+            logged.add(stale)
+            found.append(one)
+        elif (error := unreadable(one, said)) is not None:
+            raise error
+        else:
+            last = LastRecord(said.time, -1 if tp.leader_epoch is None else tp.leader_epoch)
+            found.append(replace(one, generation=said.generation, next_offset=tp.offset, last_record=last))
+    return found
+
+
+def kept_refusals(
+    assignments: Iterable[Assignment],
+    committed: Iterable[TopicPartition],
+    watermarks: Callable[[int], tuple[int, int]],
+) -> Iterator[RecordsLost]:
+    """Yield the losses of records that are kept in the metadata of these offsets, of which the assignments were made.
+
+    `watermarks` returns the low and the high watermark of a partition: retention may have removed the records to
+    which a loss had advised to reset the group, or brokers may have lost more records since.
+    """
+    for one, tp in zip(assignments, committed, strict=True):
+        if one.next_offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
+            low, high = watermarks(tp.partition)
+            yield RecordsLost(one, lost if int(lost.rstrip("?+")) <= high else f"{high}?", low)
+
+
+def refusals_of(
+    assignments: Iterable[Assignment], watermarks: Mapping[int, tuple[int, int]]
+) -> dict[int, FlafkaError]:
+    """Return, by partition, why its group cannot go on from its next offset before a person decides.
+
+    The upper watermarks count all records, in open transactions too: `agent group reset --to latest` moves a
+    group behind these.
+    """
+    found = {
+        one.partition: out_of_range(one, *watermarks[one.partition])
+        for one in assignments
+        if one.next_offset is not None and one.partition in watermarks and not one.replay
+    }
+    return {partition: error for partition, error in found.items() if error is not None}
+
+
+# --- commits without membership
+
+UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
+"""Errors after which brokers may have done what they were asked for."""
+
+
+class MemberlessCommits:
+    """Commits offsets of groups without members. Raises Retry where the brokers do not take them.
+
+    `consumer` makes one of the named group, which it does not join; `confirm` is that of `KafkaBackedChannel`.
+    """
+
+    def __init__(
+        self, consumer: Callable[[str], Consumer], confirm: Callable[[Assignment], None], log: logging.Logger
+    ) -> None:
+        self._consumer, self._confirm, self._log = consumer, confirm, log
+
+    def commit_offsets(self, assignments: Collection[Assignment]) -> None:
+        """Commit offsets without membership, which works while the group has no members.
+
+        Without a member nothing fences an owner that was overtaken. So the group is looked at before, and within
+        an epoch no offset goes back. If its metadata does not name the topic, the brokers have to. An owner that
+        slept between the two may undo a reset, and logs that.
+        """
+        self._commit_where(assignments, lambda assignment, said: True)
+
+    def refuse(self, error: RecordsLost) -> None:
+        """Commit with the group's offset that brokers have lost records before it. Conflict as for
+        `commit_offsets`.
+        """
+        lost = error.assignment.at(error.assignment.next_offset)
+        self._commit_where([lost], lambda assignment, said: True, error.lost)
+
+    def restore(self, assignments: Collection[Assignment]) -> None:
+        """Commit again what a late commit has undone, one from before a reset or for a topic that was deleted."""
+
+        def late(assignment: Assignment, said: OffsetMetadata) -> bool:
+            if found := undone(assignment, said):
+                reset = said.topic_id in ("", assignment.topic_partition.topic_id)
+                self._log.warning(
+                    "group %s: a commit from before %s reached the brokers late, and had undone it for %s: the "
+                    "group's position is %d again",
+                    *(assignment.group, "its latest reset" if reset else "the topic was made again"),
+                    *(assignment.topic_partition, assignment.next_offset),
+                )
+            return found
+
+        self._commit_where([one.at(one.next_offset) for one in assignments], late)
+
+    def _commit_where(
+        self,
+        assignments: Collection[Assignment],
+        wanted: Callable[[Assignment, OffsetMetadata], bool],
+        lost: str = "",
+    ) -> None:
+        for group in {one.group for one in assignments}:
+            of_group = {one.partition: one for one in assignments if one.group == group}
+            consumer = self._consumer(group)
+            looked = time.monotonic()
+            try:
+                offsets = {
+                    partition: TopicPartition(
+                        one.topic,
+                        partition,
+                        one.next_offset or 0,
+                        metadata=OffsetMetadata.of(one)._replace(lost=lost).text(),
+                    )
+                    for partition, one in of_group.items()
+                }
+                for at in committed_offsets(consumer, [*offsets.values()], REQUEST_SECONDS):
+                    assignment, said = of_group[at.partition], OffsetMetadata.parse(metadata_of(at))
+                    epoch, topic_id = assignment.generation.epoch, assignment.topic_partition.topic_id
+                    if said.topic_id != topic_id:  # of another topic, or gone with that
+                        self._confirm(assignment)
+                    elif why := overtaken(assignment, said):
+                        raise Conflict(why)
+                    same = (said.generation.epoch, said.topic_id) == (epoch, topic_id)
+                    if (same and at.offset > offsets[at.partition].offset) or not wanted(assignment, said):
+                        del offsets[at.partition]
+                if offsets:
+                    self._commit(consumer, group, [*offsets.values()], looked)
+            except KafkaException as e:
+                raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
+            finally:
+                consumer.close()
+
+    def _commit(self, consumer: Consumer, group: str, offsets: list[TopicPartition], looked: float) -> None:
+        why = ""
+        try:
+            consumer.commit(offsets=offsets, asynchronous=False)
+            why = _slept(looked)
+        except KafkaException as e:
+            if (code := e.args[0].code()) in UNANSWERED:
+                why = "a commit of its offsets was not answered and may still take effect"
+            elif code == KafkaError.UNKNOWN_TOPIC_OR_PART:  # a topic made again has fewer: of the others it counts
+                why = _slept(looked)
+            raise
+        finally:
+            if why:
+                self._log.warning(
+                    "group %s: %s: if agent group reset moved the group in that time, this was undone, and it is to "
+                    "be run again",
+                    *(group, why),
+                )
+
+
+def _slept(since: float) -> str:
+    """Return the words for a process that seems to have slept between a look at a group and a commit."""
+    took = time.monotonic() - since
+    if took <= OUTSIDE_SECONDS:
+        return ""
+    return f"{took:.1f} s passed between reading its offsets and committing them, as when this process is suspended"

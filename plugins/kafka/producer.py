@@ -67,20 +67,22 @@ class DeliveryReports:
 
 
 FIRST_STALL_SECONDS = 60.0
-"""Where nothing was acknowledged for so long, the brokers are asked whether they could take it; twice as long each
-time that another producer did not help."""
+"""Seconds without an acknowledgement after which the brokers are asked whether they could take records. The time
+doubles each time that another producer did not help."""
 LONGEST_STALL_SECONDS = 600.0
-"""But no longer than that."""
+"""Maximum of the seconds that doubling adds to the first stall timeout."""
 STALL_CHECK_SECONDS = 30.0
-"""They are asked once more after so long, in which a client that is well connects again to brokers that are back."""
+"""Seconds until the brokers are asked once more. A healthy client reconnects within this time to brokers that are
+back."""
 
 
 class Standstill:
-    """Looks after a producer, for several puts at once.
+    """Detector of a stalled producer, for several concurrent puts.
 
-    It stands still (librdkafka's issues 2978 and 3009) where nothing was acknowledged for `FIRST_STALL_SECONDS` and
-    those that it waits by itself, `patience`, and where the brokers have said twice that they could take it:
-    `writable` asks them.
+    A producer has stalled (librdkafka's issues 2978 and 3009) if both conditions hold:
+
+    - Nothing was acknowledged for `FIRST_STALL_SECONDS` plus `patience`, the seconds that the client waits by itself.
+    - The brokers have answered twice that they could take records. `writable` asks the brokers.
     """
 
     def __init__(self, writable: Callable[[], bool], patience: float, stopping: threading.Event) -> None:
@@ -89,7 +91,7 @@ class Standstill:
         self._lock = threading.Lock()
         self._moved = time.monotonic()
         self._well = False
-        """Whether the brokers could have taken it when they were asked last, since it last moved."""
+        """True if the brokers could take records at the latest check; False after an acknowledgement or a stall."""
         self._due = 0.0
         self._asking = False
 

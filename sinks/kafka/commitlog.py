@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins import Assignment, FlafkaError, Retry
-from flafka.plugins.kafka.admin import PROBE_SECONDS, create_topic
+from flafka.plugins.kafka.admin import PROBE_SECONDS, create_topic, read_up_to, watermarks
 from flafka.plugins.kafka.clients import new_admin, new_consumer
 from flafka.plugins.kafka.errors import sentence
-from flafka.plugins.kafka.offsets import read_up_to, watermarks
 from flafka.sinks.kafka.config import COMMIT_LOG
 from flafka.sinks.kafka.writers import Writer
 

@@ -10,9 +10,8 @@ import pydantic
 
 from flafka.plugins import Config, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ProducerConfig
+from flafka.plugins.kafka.config import ProducerConfig, checked_topic, own_topic
 from flafka.plugins.kafka.properties import number
-from flafka.plugins.kafka.topics import checked_topic, own_topic
 from flafka.sinks.bucketpath import BucketPath, literals
 
 TRANSACTION_MS = 60_000

@@ -19,13 +19,11 @@ from flafka.plugins import (
     Rejected,
     Retry,
 )
-from flafka.plugins.kafka.admin import refused_group
-from flafka.plugins.kafka.clients import new_consumer
+from flafka.plugins.kafka.admin import committed_offsets, refused_group
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
-from flafka.plugins.kafka.offsets import committed as group_offsets
-from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
 from flafka.sinks.kafka.commitlog import CommitLog
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
 from flafka.sinks.kafka.differences import KAFKA
@@ -99,7 +97,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         self._writers[place.partition] = TransactionalWriter(self._properties(), committed, alone=self._alone)
         try:
             partition = TopicPartition(place.topic, place.partition)
-            (at,) = group_offsets(self._onlooker(group), [partition], REQUEST_SECONDS)
+            (at,) = committed_offsets(self._onlooker(group), [partition], REQUEST_SECONDS)
             entry = log.read(committed) if log is not None else None
         except KafkaException as e:
             self._drop(place.partition)

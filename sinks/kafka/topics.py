@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins import Retry
-from flafka.plugins.kafka.admin import PROBE_SECONDS
+from flafka.plugins.kafka.admin import PROBE_SECONDS, may_write
+from flafka.plugins.kafka.config import INTERNAL_TOPICS, checked_topic
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.properties import client_properties
-from flafka.plugins.kafka.topics import INTERNAL_TOPICS, checked_topic
 from flafka.sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0
@@ -140,10 +140,9 @@ class Topics:
         """
         asked = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
         try:
-            operations = asked[name].result(PROBE_SECONDS).authorized_operations
+            return may_write(asked[name].result(PROBE_SECONDS))
         except (KafkaException, TimeoutError):  # the records themselves will tell
             return True
-        return not operations or AclOperation.WRITE in operations  # brokers before Kafka 2.3 name none
 
     def _topic(self, name: str, partitions: int) -> TopicSettings:
         resource = ConfigResource(ResourceType.TOPIC, name)

@@ -11,8 +11,7 @@ import pydantic
 
 from flafka.plugins import Config, Problem, agreement, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ConsumerConfig
-from flafka.plugins.kafka.topics import checked_topic
+from flafka.plugins.kafka.config import ConsumerConfig, checked_topic
 from flafka.plugins.shared.regex import backtracking
 
 if TYPE_CHECKING:

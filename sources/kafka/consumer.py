@@ -12,10 +12,10 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import FlafkaError, Metrics
-from flafka.plugins.kafka.admin import PROBE_SECONDS
+from flafka.plugins.kafka.admin import PROBE_SECONDS, committed_offsets, watermarks
+from flafka.plugins.kafka.clients import BUSY_POLL_SECONDS, REQUEST_SECONDS
 from flafka.plugins.kafka.consumer import Poller, weight
-from flafka.plugins.kafka.offsets import OffsetMetadata, committed, metadata_of, watermarks
-from flafka.plugins.kafka.timeouts import BUSY_POLL_SECONDS, REQUEST_SECONDS
+from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.sources.kafka.config import SOURCE
 from flafka.sources.kafka.topicids import TopicIdRequests
 
@@ -252,7 +252,7 @@ class TopicConsumer(Poller):
         starts = []
         with self.changed:
             self._turn += 1
-        for tp in committed(self.consumer, partitions, REQUEST_SECONDS):
+        for tp in committed_offsets(self.consumer, partitions, REQUEST_SECONDS):
             place = tp.topic, tp.partition
             offset = tp.offset if tp.offset >= 0 else self._beginning(tp)
             starts.append(TopicPartition(*place, offset))

@@ -9,26 +9,19 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from flafka.plugins.kafka.clients import new_admin
-from flafka.plugins.kafka.offsets import NO_TOPIC_ID
-from flafka.plugins.kafka.timeouts import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
+from flafka.plugins.kafka.admin import topic_id
+from flafka.plugins.kafka.clients import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS, new_admin
+from flafka.plugins.kafka.errors import TOO_OLD
 from flafka.sources.kafka.config import SOURCE
 
-_ANSWERS = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.UNSUPPORTED_VERSION,
-        KafkaError._UNSUPPORTED_FEATURE,
-        KafkaError._UNKNOWN_TOPIC,
-    }
-)
+_ANSWERS = TOO_OLD | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 """Errors of a broker that answers."""
 
 
 class TopicIdRequests:
     """Requests for topic ids. Every method is called on the polling thread of one consumer.
 
-    Unlike `TopicIds` of `channels/kafka/offsets.py`, one request is for several topics, and brokers older than
+    Unlike `TopicIds` of `plugins/kafka/admin.py`, one request is for several topics, and brokers older than
     Apache Kafka 2.8, which have no topic ids, are accepted.
     """
 
@@ -81,8 +74,7 @@ class TopicIdRequests:
 
     def _id(self, request: Any, seconds: float) -> str:
         try:
-            id = str(request.result(seconds).topic_id)
+            return topic_id(request.result(seconds))
         except (KafkaException, TimeoutError) as e:
             self._unanswered = isinstance(e, TimeoutError) or e.args[0].code() not in _ANSWERS
             return ""
-        return "" if id == NO_TOPIC_ID else id

@@ -16,7 +16,6 @@ from flafka.plugins import (
     Components,
     Config,
     Interceptor,
-    KafkaBackedChannel,
     KafkaStream,
     Problem,
     Sink,
@@ -24,6 +23,7 @@ from flafka.plugins import (
     hookimpl,
     option,
 )
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 
 class TailConfig(Config):
@@ -96,8 +96,8 @@ class FlumeKafkaConfig(KafkaConfig):
 class Kafka(KafkaBackedChannel[KafkaConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    put = reader = committed = starts = ends = vacant = members = NotImplemented
-    confirm = commit_offsets = restore = decode = redelivery = NotImplemented
+    put = reader = decode = redelivery = NotImplemented
+    kafka = property(lambda self: self)
     replication = 3
     holds_batches = True
 

@@ -14,7 +14,8 @@ from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
 from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.agent.topology import AgentSpec
-from flafka.plugins import Broker, ClusterLook, FollowedFile, Metrics
+from flafka.plugins import FollowedFile, Metrics
+from flafka.plugins.kafka.backlog import Broker, ClusterState
 
 
 class Scene:
@@ -55,7 +56,7 @@ class Scene:
         finally:
             self.server.stop()
 
-    def look(self, channel: str, seen: ClusterLook) -> None:
+    def look(self, channel: str, seen: ClusterState) -> None:
         """What the watch has seen."""
         self.watch._seen[channel] = seen
 
@@ -64,13 +65,13 @@ class Scene:
         self.view.recent.handle(logging.LogRecord(component, level, "", 0, text, (), None))
 
 
-def cluster(topic: str, down: int | None = None) -> ClusterLook:
+def cluster(topic: str, down: int | None = None) -> ClusterState:
     """Three brokers, of which one may be down."""
     brokers = tuple(
         Broker(n, f"127.0.0.1:{19091 + n}", n != down, 0 if n == down else 1 + (down is not None and n == 1))
         for n in (1, 2, 3)
     )
-    return ClusterLook("4L6g3nShT-eMCtK--X86sw", topic, brokers, 3, 3 if down else 0, 0)
+    return ClusterState("4L6g3nShT-eMCtK--X86sw", topic, brokers, 3, 3 if down else 0, 0)
 
 
 def at_work(scene: Scene) -> None:

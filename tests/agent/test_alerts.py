@@ -21,7 +21,8 @@ from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import until
-from flafka.plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
+from flafka.plugins import Components, Metrics
+from flafka.plugins.kafka.backlog import Backlog, Broker, ClusterState
 from tests.agent.alerting import RULES, Look, firing, look, names, patience, rules
 from tests.agent.prometheus import judged, promtool
 from tests.fixtures.ports import free_port
@@ -173,16 +174,16 @@ def test_each_alert_fires_for_what_it_is_about(before: Look, agent: Agent, monke
     assert provoked == {*rules()}, "an alert that no test provokes"
 
 
-class Seen(Onlooker):
-    """What an onlooker has seen at some time."""
+class Seen:
+    """What was seen of brokers at some time."""
 
     def __init__(self, brokers: int, oldest: float) -> None:
         self._brokers, self._oldest = brokers, oldest
 
-    def cluster(self) -> ClusterLook:
+    def cluster(self) -> ClusterState:
         brokers = tuple(Broker(n, f"b{n}:9092", n <= self._brokers, 1) for n in (1, 2, 3))
         down = 3 - self._brokers
-        return ClusterLook("id", "t", brokers, 3, down, down)
+        return ClusterState("id", "t", brokers, 3, down, down)
 
     def backlog(self, group: str | None) -> Backlog:
         return (
@@ -202,7 +203,7 @@ def test_alerts_on_brokers_and_backlogs() -> None:
     registry.add("SINK", "k1", sink)
     before = scraped(registry)
     for seen, expected in ((Seen(3, 0), {}), (Seen(2, 700), WATCHED), (Seen(3, 0), {})):
-        watch._onlookers["c1"] = seen
+        watch._monitors["c1"] = seen
         watch._look("c1", backlogs=True)
         assert firing(before, scraped(registry)) == expected
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -9,9 +12,12 @@ import pytest
 from confluent_kafka import KafkaError
 
 from flafka.agent.runner.deadletters import stored
-from flafka.channels.kafka.topic import TopicLookup
+from flafka.agent.services.running import until
+from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
 from flafka.plugins import KafkaStream, Retry
 from flafka.plugins.kafka import clients
+from flafka.plugins.kafka.clients import ASK
+from flafka.plugins.kafka.topic import KafkaTopic
 
 
 class Half:
@@ -39,22 +45,47 @@ class Half:
         pass
 
 
+def looked() -> KafkaTopic:
+    """The topic t, of nobody's channel."""
+    stream = KafkaStream("127.0.0.1:1", "t", "g")
+    return KafkaTopic(ASK, stream, dict, lambda records, assignment: None, logging.getLogger(), "channel c1: ")
+
+
 def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a replay would leave out what it holds, as if all of it had come before."""
     monkeypatch.setattr(clients, "Consumer", Half)
-    monkeypatch.setattr("flafka.channels.kafka.topic.REQUEST_SECONDS", 0.2)
-    with pytest.raises(Retry, match="topic t cannot be looked at: "):
-        TopicLookup({}, "t", "g", lambda records, assignment: None).at(1)
+    monkeypatch.setattr("flafka.plugins.kafka.topic.REQUEST_SECONDS", 0.2)
+    with pytest.raises(Retry, match=r"channel c1: .*Broker: Leader not available"):
+        looked().at(1)
 
 
 def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients with ACLs may read in no other, although nothing joins it or commits to it here."""
     monkeypatch.setattr(clients, "Consumer", Half)
     Half.groups.clear()
-    monkeypatch.setattr("flafka.channels.kafka.topic.REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("flafka.plugins.kafka.topic.REQUEST_SECONDS", 0.2)
     with pytest.raises(Retry):
-        TopicLookup({}, "t", "g", lambda records, assignment: None).at(1)
+        looked().at(1)
     assert not [*stored.records(KafkaStream("127.0.0.1:1", "t", "g"), "t.deadletters")]
     assert Half.groups == ["g", "g"]
+
+
+def test_a_channel_that_was_never_opened_keeps_no_client_after_its_close() -> None:
+    """A task on Spark asks for the topic's id, and makes a channel for itself each time."""
+
+    def threads() -> int:
+        return len([*Path("/proc/self/task").iterdir()])
+
+    config, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1"})
+    assert config is not None
+    channel, before = KafkaChannel(config), threads()
+    gc.disable()
+    try:
+        assert channel.kafka.topic_ids
+        assert threads() > before
+        channel.close()
+        until(lambda: threads() <= before, "the client's threads to end", 30)
+    finally:
+        gc.enable()

@@ -8,8 +8,9 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.channels.kafka.offsets import PartitionLog, assignments_of, with_last_record
 from flafka.plugins import FlafkaError, Generation, LastRecord
+from flafka.plugins.kafka.offsets import assignments_of, with_last_record
+from flafka.plugins.kafka.truncation import PartitionLog
 from tests.fixtures.partitions import assignment
 
 TEMPLATE = assignment("cluster", "t", "now", "group", 0, -1)

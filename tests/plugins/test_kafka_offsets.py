@@ -5,16 +5,16 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins.kafka.offsets import committed, members_of, offsets_at, watermarks
+from flafka.plugins.kafka.admin import committed_offsets, members_of, offsets_at, watermarks
 
 
 def test_an_error_is_not_taken_for_a_group_without_a_position():
     answers = [SimpleNamespace(offset=7, error=None), SimpleNamespace(offset=-1001, error=None)]
     consumer = SimpleNamespace(committed=lambda partitions, timeout: answers)
-    assert [at.offset for at in committed(consumer, [], 1)] == [7, -1001]
+    assert [at.offset for at in committed_offsets(consumer, [], 1)] == [7, -1001]
     answers[1].error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        committed(consumer, [], 1)
+        committed_offsets(consumer, [], 1)
 
 
 def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
@@ -30,10 +30,10 @@ def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
             raise KafkaException(KafkaError(left.pop()))
         return [SimpleNamespace(offset=7, error=None)]
 
-    assert [at.offset for at in committed(SimpleNamespace(committed=asked), [], 60)] == [7]
+    assert [at.offset for at in committed_offsets(SimpleNamespace(committed=asked), [], 60)] == [7]
     left += codes
     with pytest.raises(KafkaException, match="COORDINATOR_NOT_AVAILABLE"):
-        committed(SimpleNamespace(committed=asked), [], 0)
+        committed_offsets(SimpleNamespace(committed=asked), [], 0)
 
 
 def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():

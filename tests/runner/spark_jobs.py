@@ -14,7 +14,7 @@ from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from flafka.agent.runner.spark.query import Query
 from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
-from flafka.plugins import Assignment, Batch, Config, FlafkaError, Rejected, Sink
+from flafka.plugins import Assignment, Batch, Config, FlafkaError, KafkaStream, Rejected, Sink
 from tests.fixtures.partitions import assignment
 
 PLACE = Place("test.conf", 1)
@@ -35,8 +35,12 @@ class Picky(Sink[Config]):
 class Recording(KafkaChannel):
     """Keeps the offsets that Kafka would; its topic is that of `ASSIGNMENT`."""
 
+    kafka = property(lambda self: self)
     stored: Mapping[int, int | None]
     """Offsets of the latest commit, by partition."""
+
+    def stream(self, group: str | None) -> KafkaStream:
+        return KafkaStream("127.0.0.1:1", "t", group or "flafka")
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         for one in assignments:

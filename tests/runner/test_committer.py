@@ -96,12 +96,15 @@ def test_each_step_follows_what_it_relies_on() -> None:
         ("audit 3", ["verify", "dead letters", "audit 3"], CommitStep.DEAD_LETTERS_STORED),
     ],
 )
-def test_a_step_that_fails_is_the_last_one(fails: str, calls: list[str], step: CommitStep) -> None:
+def test_a_step_that_fails_is_the_last_one(
+    fails: str, calls: list[str], step: CommitStep, caplog: pytest.LogCaptureFixture
+) -> None:
     scene = Scene()
     scene.failures[fails] = Retry("away")
-    with pytest.raises(Retry, match="away"):
+    with caplog.at_level(logging.DEBUG), pytest.raises(Retry, match="away"):
         scene.prepare(staged())
     assert (scene.calls, scene.committer.step) == (calls, step)
+    assert caplog.messages == [f"the commit fails after the step: {step.value}"]
 
 
 def test_dead_letters_are_stored_where_nothing_else_is_to_be_committed() -> None:

@@ -17,11 +17,12 @@ from flafka.plugins import (
     Component,
     Components,
     Config,
-    KafkaBackedChannel,
+    FlafkaError,
     KafkaStream,
     Retry,
     hookimpl,
 )
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from tests.fixtures.partitions import assignment
 
 
@@ -31,7 +32,8 @@ class Kept(KafkaBackedChannel[Config]):
     type_name = "kept"
     replication = 3
     holds_batches = True
-    starts = confirm = commit_offsets = restore = decode = redelivery = NotImplemented
+    decode = redelivery = NotImplemented
+    kafka = property(lambda self: self)
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)
@@ -60,7 +62,10 @@ class Kept(KafkaBackedChannel[Config]):
             raise Retry("no broker answers")
         return [assignment("", self.name, self.topic_id, "g", 0, p, next_offset=self.at.get(p)) for p in self.end]
 
-    def vacant(self, partition: int, start: int | None, end: int) -> bool:
+    def refusals(self, group: str | None) -> tuple[FlafkaError, ...]:
+        return ()
+
+    def is_vacant(self, partition: int, start: int | None, end: int) -> bool:
         return partition in self.nothing_from and self.nothing_from[partition] == start
 
     def members(self, group: str | None) -> Mapping[str, list[int]]:

@@ -39,6 +39,8 @@ class LoggingSink:
 class KafkaGroup:
     """A group whose offset names a place, and its members."""
 
+    kafka = property(lambda self: self)
+
     def __init__(self, log: str, members: Mapping[str, list[int]]) -> None:
         self.offset, self.readers = assignment("c", "t", "id", "g", 0, 0, commit_log=log, next_offset=5), members
         self.stored: list[Assignment] = []

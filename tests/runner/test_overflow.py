@@ -17,7 +17,8 @@ from flafka.agent.runner.local.channels import ChannelRunner, PendingPut
 from flafka.agent.runner.local.overflow import OverflowingChannel
 from flafka.agent.services.running import until
 from flafka.channels.file import FileChannel
-from flafka.plugins import Batch, Config, Event, EventId, KafkaBackedChannel, Rejected, Retry, Unreachable
+from flafka.plugins import Batch, Config, Event, EventId, Rejected, Retry, Unreachable
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 SOURCE, OTHER = "a.sources.s", "a.sources.t"
 SECONDS = 0.1
@@ -31,8 +32,7 @@ class Topic(KafkaBackedChannel[Config]):
     replication = 3
     holds_batches = True
     refusal = ""
-    stream = committed = starts = ends = vacant = members = confirm = commit_offsets = restore = NotImplemented
-    decode = redelivery = reader = NotImplemented
+    kafka = decode = redelivery = reader = NotImplemented
 
     def __init__(self) -> None:
         super().__init__(Config(), "c1")

@@ -89,7 +89,7 @@ option failOnDataLoss to false."""
 def test_records_that_are_gone_are_told_with_the_way_out() -> None:
     _, sink = jobs(Tolerance())
     command = "agent group reset flafka --topic t --to earliest --bootstrap-server"
-    out = f"To accept the loss: {command} {sink.channel.make().stream(None).bootstrap_servers}"
+    out = f"To accept the loss: {command} {sink.channel.make().kafka.stream(None).bootstrap_servers}"
     assert reason(LOSS, sink).endswith(out)
     streaming = replace(sink, sink=replace(sink.sink, cls=cast(Any, SparkSink)))
     assert reason(LOSS, streaming).endswith(f"{out}, and name another a.sinks.k.checkpoint")

@@ -176,7 +176,7 @@ def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:
         "max.poll.records",
     )
     stream = KafkaStream("127.0.0.1:1", "t", "g", client=dict.fromkeys(usual, "5"))
-    frame = read_topic(session(), stream, [ASSIGNMENT], "5")
+    frame = read_topic(session(), stream, {0: None}, "5")
     assert frame.columns == ["partition", "offset", "timestamp", "key", "value", "headers"]
 
 

@@ -20,8 +20,8 @@ from flafka.agent.runner.spark.job import Job, SinkJob
 from flafka.agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from flafka.agent.testing import session
 from flafka.agent.topology import AgentSpec
-from flafka.channels.kafka.offsets import refusals_of
 from flafka.plugins import Assignment, Components, FlafkaError
+from flafka.plugins.kafka.offsets import refusals_of
 from flafka.sinks.spark import SparkSink, SparkSinkConfig
 from tests.fixtures.partitions import assignment
 from tests.processors import logins
@@ -81,7 +81,7 @@ def test_a_new_group_that_begins_behind_records_that_are_gone_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, begun: int | None, ends: dict[int, int], told: int
 ) -> None:
     made: Any = processing(tmp_path, committed=ASSIGNMENT.at(begun))
-    made.channel = SimpleNamespace(starts=lambda: {0: start, 1: 3})
+    made.channel = SimpleNamespace(kafka=SimpleNamespace(starts=lambda: {0: start, 1: 3}))
     made._ends = {"rows": ends}
     made._tell_late()
     assert caplog.text.count("has no position in logs-0, and begins with record 7, the first that is left") == told
@@ -149,9 +149,8 @@ def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
     def run(counted: Any) -> str:
         made: Any = processing(tmp_path)
         made.sink, made.events = Counting(rows, counted), lambda spark: (None, None)
-        made.channel = SimpleNamespace(
-            open=lambda: None, close=lambda: None, replication=1, starts=dict, refusals=lambda *_: ()
-        )
+        kafka = SimpleNamespace(starts=dict, refusals=lambda *_: ())
+        made.channel = SimpleNamespace(open=lambda: None, close=lambda: None, replication=1, kafka=kafka)
         (rows / f"{len(list(rows.iterdir()))}.json").write_text('{"k": "a", "v": 1}\n')
         try:
             made.run(session(), Event())
@@ -239,7 +238,7 @@ def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path
         (log / name).parent.mkdir(parents=True, exist_ok=True)
         (log / name).write_text(text)
     stored: list[object] = []
-    made.channel.commit_offsets = lambda ends: stored.extend((one.partition, one.next_offset) for one in ends)
+    made.channel.kafka.commit_offsets = lambda ends: stored.extend((one.partition, one.next_offset) for one in ends)
     made._ends = {"rows": done(session(), str(log))}
     assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
     made.idle("a1.sinks.p.rows")
@@ -251,7 +250,7 @@ def test_events_count_as_delivered_once_all_outputs_have_finished_them(
 ) -> None:
     made, told = processing(tmp_path), []
     monkeypatch.setattr(module, "report", lambda sink, counts, *_, **__: told.append(dict(counts)))
-    made.channel.commit_offsets = lambda assignments: None
+    made.channel.kafka.commit_offsets = lambda assignments: None
     made._finished = {"rows": 0, "more": 0}
     made._made = SimpleNamespace(
         value={("r", 0): {(0, 0): 3, (1, 0): 2}, ("r", 1): {(0, 3): 4}, ("m", 0): {(0, 0): 3}, ("m", 1): {(1, 0): 2}}
@@ -328,8 +327,8 @@ def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_the_way_out(
     def refusals(_: str | None, starts: Sequence[Assignment]) -> Sequence[FlafkaError]:
         return [*refusals_of(starts, {0: (0, 30)}).values()]
 
-    monkeypatch.setattr(made.channel, "refusals", refusals)
-    monkeypatch.setattr(made.channel, "refuse", kept.append)
+    monkeypatch.setattr(made.channel.kafka, "refusals", refusals)
+    monkeypatch.setattr(made.channel.kafka, "refuse", kept.append)
     with pytest.raises(
         FlafkaError, match=r"^name another a1\.sinks\.p\.checkpoint, and reset its group: "
     ) as refused:

@@ -16,8 +16,8 @@ from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.spark import query as query_module
 from flafka.agent.runner.spark.query import Clock, Query
 from flafka.agent.topology import Tolerance
-from flafka.channels.kafka.offsets import refusals_of
 from flafka.plugins import Assignment, Conflict, FlafkaError, Retry
+from flafka.plugins.kafka.offsets import refusals_of
 from tests.runner.spark_jobs import ASSIGNMENT, Recording, jobs, one_batch
 from tests.runner.test_rejections import Letters
 

@@ -19,7 +19,7 @@ from flafka.agent.runner.spark.job import Job, SinkJob
 from flafka.agent.runner.spark.query import Query
 from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
-from flafka.plugins import Assignment, Batch, Config, Record, Retry, Sink
+from flafka.plugins import Assignment, Batch, Config, KafkaStream, Record, Retry, Sink
 from tests.fixtures.partitions import assignment
 from tests.simulator import threads
 from tests.simulator.faults import Fault, Kind
@@ -80,6 +80,11 @@ class Store(Sink[Config]):
 
 class Offsets(KafkaChannel):
     """Keeps offsets in the simulation, in place of Kafka."""
+
+    kafka = property(lambda self: self)
+
+    def stream(self, group: str | None) -> KafkaStream:
+        return KafkaStream("127.0.0.1:1", "t", group or "flafka")
 
     def open(self) -> None:
         pass

@@ -19,7 +19,8 @@ from flafka.agent.audit.reconciliation import HdfsReader, Reconciliation, lines,
 from flafka.agent.services.cluster import Cluster
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
-from flafka.plugins import Components, Event, KafkaBackedChannel, Retry
+from flafka.plugins import Components, Event, Retry
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 ROOT = Path(__file__).parents[2]
 NO_HDFS = "HDFS is away: no NameNode answers, or none is active, at {}"

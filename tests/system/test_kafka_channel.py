@@ -89,48 +89,48 @@ def test_groups_do_not_share(channel):
 
 
 def next_offsets(channel):
-    return {one.next_offset for one in channel.committed(None)}
+    return {one.next_offset for one in channel.kafka.committed(None)}
 
 
 def test_committed_offsets_carry_the_epoch_of_a_deliberate_reset(channel):
     channel.put(events(1, 2, 3))
-    before = channel.committed(None)
+    before = channel.kafka.committed(None)
     assert next_offsets(channel) == {None}
-    channel.commit_offsets([one.of(epoch=3).at(0) for one in before])
-    assert {(one.generation.epoch, one.next_offset) for one in channel.committed(None)} == {(3, 0)}
+    channel.kafka.commit_offsets([one.of(epoch=3).at(0) for one in before])
+    assert {(one.generation.epoch, one.next_offset) for one in channel.kafka.committed(None)} == {(3, 0)}
     owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
     taken = take(reader, 3)
     assert {one.generation.epoch for one in owner.assignments.values()} == {3}
     reader.commit(owner.ends(taken))
     reader.close()
-    assert {one.generation.epoch for one in channel.committed(None)} == {3}
+    assert {one.generation.epoch for one in channel.kafka.committed(None)} == {3}
     with pytest.raises(Conflict, match="was reset"):  # it was begun before
-        channel.commit_offsets([one.at(1) for one in before])
-    assert {one.generation.epoch for one in channel.committed(None)} == {3}
+        channel.kafka.commit_offsets([one.at(1) for one in before])
+    assert {one.generation.epoch for one in channel.kafka.committed(None)} == {3}
 
 
 def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
-    assignments = [one.of(epoch=10**12) for one in channel.committed(None)]
+    assignments = [one.of(epoch=10**12) for one in channel.kafka.committed(None)]
     for offset in (2, 1):
-        channel.commit_offsets([one.at(offset) for one in assignments])
+        channel.kafka.commit_offsets([one.at(offset) for one in assignments])
         assert next_offsets(channel) == {2}
-    channel.commit_offsets([one.of(epoch=10**12 + 1).at(1) for one in assignments])
+    channel.kafka.commit_offsets([one.of(epoch=10**12 + 1).at(1) for one in assignments])
     assert next_offsets(channel) == {1}
 
 
 def test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more(channel):
-    before = [one.of(topic_id="of-the-topic-before").at(1) for one in channel.committed(None)]
+    before = [one.of(topic_id="of-the-topic-before").at(1) for one in channel.kafka.committed(None)]
     with pytest.raises(Retry, match="was deleted and created again"):
-        channel.commit_offsets(before)
+        channel.kafka.commit_offsets(before)
     assert next_offsets(channel) == {None}
 
 
 def test_a_position_is_restored_where_an_owner_of_an_earlier_epoch_has_committed_and_nobody_else(
     channel, topic, kafka_cluster, caplog
 ):
-    assignments = [one.of(epoch=10**12).at(3) for one in channel.committed(None)]
-    channel.restore(assignments)
+    assignments = [one.of(epoch=10**12).at(3) for one in channel.kafka.committed(None)]
+    channel.kafka.restore(assignments)
     assert next_offsets(channel) == {None}
     with_group = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": topic}
     consumer = Consumer(with_group)
@@ -138,13 +138,13 @@ def test_a_position_is_restored_where_an_owner_of_an_earlier_epoch_has_committed
     for said, offset in ((earlier, 3), ("of another program", 1)):
         for one in assignments:
             consumer.commit(offsets=[TopicPartition(topic, one.partition, 1, said)], asynchronous=False)
-        channel.restore(assignments)
+        channel.kafka.restore(assignments)
         assert next_offsets(channel) == {offset}
     consumer.close()
     assert caplog.text.count("had undone it for") == len(assignments)
-    channel.commit_offsets([one.at(2) for one in assignments])
+    channel.kafka.commit_offsets([one.at(2) for one in assignments])
     with pytest.raises(Conflict, match="was reset"):
-        channel.restore([one.of(epoch=3).at(1) for one in assignments])
+        channel.kafka.restore([one.of(epoch=3).at(1) for one in assignments])
 
 
 def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, kafka_cluster):
@@ -152,8 +152,8 @@ def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, k
 
     for n in range(30):
         channel.put(events(n))
-    assignments = channel.committed(None)
-    channel.commit_offsets([one.at(0) for one in assignments])
+    assignments = channel.kafka.committed(None)
+    channel.kafka.commit_offsets([one.at(0) for one in assignments])
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     topic = channel.config.topic
     for future in admin.delete_records([TopicPartition(topic, one.partition, 1) for one in assignments]).values():

@@ -79,9 +79,9 @@ def test_one_event_a_record_is_taken_again_with_the_same_ids(kafka_cluster, topi
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 3000)
     assert {(one.batch.id(0).offset, one.batch.id(len(one.batch) - 1).offset + 1) for one in first} == {
-        (one.start, one.end) for one in first
+        (one.offsets.start, one.offsets.end) for one in first
     }
-    reader.rewind({one.partition: 0 for one in first})
+    reader.rewind([one.assignment.at(0) for one in first])
     again = take(reader, 3000)
     assert contents(again) == contents(first)
     assert len(contents(first)) == len({entry[:4] for entry in contents(first)}) == 3000
@@ -107,7 +107,7 @@ def test_events_choose_their_partition_by_header_key_or_default(kafka_cluster, t
     channel = open_channel(kafka_cluster, topic, format=form, defaultPartitionId="1")
     channel.put(Batch.of([Event(b"by default"), Event(b"by default", {"key": "a"})]))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    got = {(event.body, one.partition) for one in take(reader, 8) for event in one.batch}
+    got = {(event.body, one.assignment.partition) for one in take(reader, 8) for event in one.batch}
     reader.close()
     channel.close()
     assert got == {

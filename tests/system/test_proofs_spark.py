@@ -22,7 +22,7 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.services.solr import SolrCluster
-from flafka.plugins.kafka.offsets import committed
+from flafka.plugins.kafka.admin import committed_offsets
 from tests.fixtures.cores import create_core
 from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
@@ -55,7 +55,8 @@ def at_the_end(kafka: KafkaCluster, topic: str, group: str) -> bool:
             TopicPartition(topic, number) for number in consumer.list_topics(topic).topics[topic].partitions
         ]
         return all(
-            at.offset == consumer.get_watermark_offsets(at)[1] for at in committed(consumer, partitions, seconds=60)
+            at.offset == consumer.get_watermark_offsets(at)[1]
+            for at in committed_offsets(consumer, partitions, seconds=60)
         )
     finally:
         consumer.close()

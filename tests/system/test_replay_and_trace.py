@@ -30,8 +30,8 @@ from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
 from flafka.agent.services.solr import SolrCluster
 from flafka.plugins import EventId
+from flafka.plugins.kafka.admin import read_up_to
 from flafka.plugins.kafka.clients import CONSUMER
-from flafka.plugins.kafka.offsets import read_up_to
 from tests.fixtures.cores import create_core
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of

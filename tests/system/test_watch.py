@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
-from flafka.channels.kafka.topic import KafkaOnlooker
-from flafka.plugins.kafka.clients import CONSUMER
+from flafka.plugins.kafka.backlog import TopicMonitor
+from flafka.plugins.kafka.clients import ASK, CONSUMER
 from tests.agent.alerting import firing, look
 from tests.fixtures.ports import free_port
 from tests.system.running import kafka_channel, send, unique
@@ -130,12 +130,12 @@ def test_a_backlog_is_known_where_the_settings_of_the_topic_are_not(brokers: str
     for n in range(5):
         producer.produce(topic, b"x", timestamp=1000 * (n + 1))
     assert producer.flush(60) == 0
-    onlooker = KafkaOnlooker(topic, topic, {"bootstrap.servers": brokers})
+    monitor = TopicMonitor(ASK, topic, topic, {"bootstrap.servers": brokers})
     try:
-        found = onlooker.backlog(None)
+        found = monitor.backlog(None)
         assert (found.records, found.retention) == (5, None)
     finally:
-        onlooker.close()
+        monitor.close()
 
 
 def test_the_age_of_one_group_is_not_read_anew_for_another(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,22 +146,22 @@ def test_the_age_of_one_group_is_not_read_anew_for_another(brokers: str, monkeyp
     done = Consumer({**CONSUMER, "bootstrap.servers": brokers, "group.id": f"{topic}-done"})
     done.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     done.close()
-    onlooker = KafkaOnlooker(topic, f"{topic}-behind", {"bootstrap.servers": brokers})
+    monitor = TopicMonitor(ASK, topic, f"{topic}-behind", {"bootstrap.servers": brokers})
     try:
-        assert onlooker.backlog(None).oldest == 5000
-        monkeypatch.setattr("flafka.channels.kafka.topic.RECORD_SECONDS", 0.0)
-        assert onlooker.backlog(f"{topic}-done")[:2] == (0, None)
-        assert onlooker.backlog(None)[:2] == (1, 5000)
+        assert monitor.backlog(None).oldest == 5000
+        monkeypatch.setattr("flafka.plugins.kafka.backlog.RECORD_SECONDS", 0.0)
+        assert monitor.backlog(f"{topic}-done")[:2] == (0, None)
+        assert monitor.backlog(None)[:2] == (1, 5000)
     finally:
-        onlooker.close()
+        monitor.close()
 
 
 def test_looking_creates_no_topic(brokers: str) -> None:
     topic = unique("unseen")  # these brokers would create it for a producer
-    onlooker = KafkaOnlooker(topic, topic, {"bootstrap.servers": brokers})
+    monitor = TopicMonitor(ASK, topic, topic, {"bootstrap.servers": brokers})
     try:
-        assert onlooker.cluster().partitions == 0
-        assert onlooker.backlog(None).records == 0
+        assert monitor.cluster().partitions == 0
+        assert monitor.backlog(None).records == 0
     finally:
-        onlooker.close()
+        monitor.close()
     assert topic not in AdminClient({"bootstrap.servers": brokers}).list_topics(timeout=30).topics

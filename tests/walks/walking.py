@@ -14,7 +14,7 @@ from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
-from flafka.plugins.kafka.offsets import committed
+from flafka.plugins.kafka.admin import committed_offsets
 from tests.system.running import connected, hdfs_sink, kafka_channel, unique
 from tests.walks.recording import Walk, Window, complete, environment, walk
 
@@ -116,7 +116,7 @@ a1.sinks.k1.group = {self._group(name)}
 
     def _committed(self, name: str) -> int:
         with self._consumer(self._group(name)) as consumer:
-            (found,) = committed(consumer, [TopicPartition(self.topic, 0)], seconds=60)
+            (found,) = committed_offsets(consumer, [TopicPartition(self.topic, 0)], seconds=60)
             return found.offset
 
     @contextlib.contextmanager

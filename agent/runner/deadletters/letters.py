@@ -26,12 +26,12 @@ from flafka.plugins import (
     Event,
     EventId,
     FlafkaError,
-    KafkaBackedChannel,
     KafkaStream,
     PolledBatch,
     Retry,
 )
 from flafka.plugins.kafka.errors import BROKEN, sentence
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.shared.disk import make_directory, sync_directory
 
 PART_BYTES = 900_000
@@ -197,7 +197,7 @@ def dead_letters_of(
     `configuration` is the agent's file, which a file of dead letters notes.
     """
     if isinstance(channel, KafkaBackedChannel):
-        stream = channel.stream(None)
+        stream = channel.kafka.stream(None)
         return KafkaDeadLetters(stream, f"{stream.topic}.deadletters", channel.replication)
     directory = Path(options.deadletters_directory or state_directory())
     known = str(Path(configuration).absolute()) if configuration else ""

@@ -20,9 +20,8 @@ from flafka.agent.runner.deadletters.letters import (
 from flafka.agent.sidetopics import BESIDE
 from flafka.agent.topology import AgentSpec, ChannelSpec
 from flafka.plugins import Event, EventId, KafkaStream, Retry
-from flafka.plugins.kafka.clients import new_consumer, stream_client
-from flafka.plugins.kafka.offsets import offsets_at, read_up_to, watermarks
-from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
+from flafka.plugins.kafka.admin import offsets_at, read_up_to, watermarks
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer, stream_client
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Owned:
         made = channel.make()
         for sink in spec.sinks:
             if sink.channel == channel.name:
-                self._groups[sink.path] = made.stream(sink.group).group
+                self._groups[sink.path] = made.kafka.stream(sink.group).group
 
     def __contains__(self, kept: StoredDeadLetter) -> bool:
         """Return True for a dead letter that was asked for, or whose owner is not known."""

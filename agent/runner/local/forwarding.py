@@ -42,7 +42,7 @@ class Forwarder:
         puts: ThreadPoolExecutor,
         seconds: float,
     ) -> None:
-        """Dead letters of the channel go to `letters`; `puts` runs its puts; `seconds` is `overflowTimeout`."""
+        """`puts` runs the puts into the channel; rejected events are dead letters; `seconds` is `overflowTimeout`."""
         self._channel, self._overflow, self._outage = channel, overflow, outage
         self._letters, self._puts, self._seconds = letters, puts, seconds
         self.looked = threading.Event()

@@ -115,10 +115,10 @@ class InFlight:
 
 
 class Turns:
-    """One channel's: batches have the numbers 0, 1, 2… and come into it in this order.
+    """Sequencing of batches into one channel: batches have the numbers 0, 1, 2… and enter the channel in this order.
 
-    A batch waits until all earlier ones have passed: they are in their places there, do not go there, or have failed.
-    What has failed and is put again goes out of turn, so that it holds nobody up meanwhile.
+    A batch waits until all earlier ones have passed: they are enqueued there, do not go there, or have failed.
+    A failed batch is retried out of turn, so that it blocks no other batch meanwhile.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Turns:
             self._changed.wait_for(lambda: number <= self._next or number in self._passed)
 
     def passed(self, number: int) -> None:
-        """Nothing has to wait for this batch any more; may be said more than once."""
+        """Release the batches that wait for this one. Idempotent."""
         with self._changed:
             if number < self._next:
                 return

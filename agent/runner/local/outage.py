@@ -1,4 +1,4 @@
-"""Whether puts into a channel go into its overflow: why, since when, and until when."""
+"""Outage of a channel, during which puts go into its overflow: its reason, begin and end."""
 
 from __future__ import annotations
 
@@ -19,49 +19,54 @@ COUNTED = ("OverflowEventCount", "OverflowForwardedCount", "OverflowRepeatedCoun
 
 
 class LatePut(NamedTuple):
-    """A put into the channel that has not ended within `overflowTimeout`, and goes on."""
+    """Put into the channel that has not ended within `overflowTimeout`, and is still running."""
 
     put: Future[int]
     pending: PendingPut
 
+    def release(self, put: Future[int]) -> None:
+        """Free the batch once the put has ended, unless its dead letters are left to be stored."""
+        if put.exception() is None or self.pending.result is None:
+            self.pending.batch, self.pending.result = self.pending.batch.slice(0, 0), None
+
 
 class Outage:
-    """What puts into a channel and the forwarder of its overflow have to agree about, all of it under one lock.
+    """State shared by the puts into a channel and the forwarder of its overflow, guarded by one lock.
 
     A put into the overflow is counted from `enter`, or `enter_late`, to `left`. The forwarder, one thread, says how
     its own puts fare, and alone ends the outage: while no put is under way into the overflow, and nothing is in it.
     """
 
     def __init__(self, metrics: Metrics, log: logging.Logger, overflow: ChannelRunner, seconds: float) -> None:
-        """Of the channel with these metrics and this log; `seconds` is `overflowTimeout`."""
+        """`metrics` and `log` are the channel's; `seconds` is `overflowTimeout`."""
         self._metrics, self._log, self._overflow, self._seconds = metrics, log, overflow, seconds
         self._changed = threading.Condition()
         self._reason = ""
-        """Why puts go into the overflow; empty while they do not."""
+        """Reason why puts go into the overflow; empty while they do not."""
         self._began, self._counted = 0.0, (0.0, 0.0, 0.0)
-        """When that began, and what was counted before."""
+        """Monotonic time at which the outage began, and the counters of `COUNTED` at that time."""
         self._well_since: float | None = None
         """Since when all is acknowledged in time again."""
         self._closed = False
-        """Whether puts wait, as the overflow is about to end."""
+        """True while puts wait, as the overflow is about to end."""
         self._storing = 0
-        """How many puts into the overflow are under way."""
+        """Number of puts into the overflow that are under way."""
         self._under_way = 0
-        """How many events are, in puts into the channel itself."""
+        """Number of events in puts into the channel itself that are under way."""
         self._late: dict[str, LatePut] = {}
         """By mark: puts that were late. Their batches are in the overflow."""
 
     @property
     def overflowing(self) -> bool:
-        """Whether puts go into the overflow."""
+        """True while puts go into the overflow."""
         return bool(self._reason)
 
     def held(self) -> float:
-        """How many events the overflow holds."""
+        """Return the number of events in the overflow."""
         return self._overflow.metrics.get("ChannelSize")
 
     def told(self) -> str:
-        """What the health says of it; empty while puts go into the channel."""
+        """Return the description of the outage for the health check; empty while puts go into the channel."""
         if not self._reason:
             return ""
         seconds = time.monotonic() - self._began
@@ -78,9 +83,9 @@ class Outage:
             self._begin(reason)
 
     def enter(self, why: Callable[[], str]) -> bool:
-        """Whether a put goes into the overflow; it is counted as under way then.
+        """Return True if a put goes into the overflow; the put is then counted as under way.
 
-        `why`, asked while puts go into the channel, says why they go into the overflow from now on, if they do.
+        While puts go into the channel, `why` is called: a reason that is not empty begins the outage.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
@@ -90,12 +95,13 @@ class Outage:
             return bool(self._reason)
 
     def enter_late(self, mark: str, late: LatePut) -> bool:
-        """The same for a batch of which a put is late: False where that has ended meanwhile."""
+        """Enter the overflow with a batch whose put is late. Return False if that put has ended meanwhile."""
         with self._changed:
             if late.put.done():
                 return False
             self._begin(f"no acknowledgement for {self._seconds:.0f} s")
             self._late[mark] = late
+            late.put.add_done_callback(late.release)
             self._storing += 1
             return True
 
@@ -106,14 +112,14 @@ class Outage:
             self._changed.notify_all()
 
     def count_under_way(self, change: int) -> None:
-        """So many events more are on their way into the channel itself."""
+        """Change the number of events that are on their way into the channel itself."""
         with self._changed:
             self._under_way += change
 
     # --- for the forwarder
 
     def wait(self, ending: threading.Event) -> bool:
-        """Whether puts go into the overflow, or `ending` is set, within a second; `wake` has it look at that."""
+        """Return True once puts go into the overflow or `ending` is set, False after a second; `wake` rechecks."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: self._reason or ending.is_set(), GATE_SECONDS))
 

@@ -17,7 +17,8 @@ from flafka.agent.runner.local.channels import ChannelRunner, PendingPut, Placed
 from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
 from flafka.agent.runner.local.outage import GATE_SECONDS, LatePut, Outage
 from flafka.agent.runner.retries import log_failure, told
-from flafka.plugins import Channel, KafkaBackedChannel, Retry, Unreachable
+from flafka.plugins import Channel, Retry, Unreachable
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 MOST_PUTS = 1000
 """Threads for puts at once, made as they are needed: a source has its own bound."""
@@ -29,9 +30,9 @@ class OverflowingChannel(ChannelRunner):
     """A channel that puts what its brokers do not acknowledge in time into another one, the overflow.
 
     The overflow has one reader, which forwards its events in their order. While it holds any, all puts go there, so
-    that no event overtakes one that its source has brought before. A put that was late goes on: its batch is in the
-    overflow, too, and left out there if that put comes to a good end. So an event is in the channel twice only where
-    it is not known what became of an earlier put: after a kill, a stop amid an outage, or an error of the client.
+    that no event overtakes one that its source has brought before. A late put is not cancelled: its batch is in the
+    overflow, too, and is not forwarded if that put succeeds. So an event is in the channel twice only where the
+    outcome of an earlier put is unknown: after a kill, a stop amid an outage, or an error of the client.
     """
 
     declared_metrics = OVERFLOW
@@ -46,7 +47,7 @@ class OverflowingChannel(ChannelRunner):
         letters: DeadLetters,
         seconds: float,
     ) -> None:
-        """`letters` keep what the channel can never take; `seconds` is `overflowTimeout`."""
+        """Events that the channel can never take become dead letters; `seconds` is `overflowTimeout`."""
         super().__init__(path, name, channel, audit)
         self.overflow = overflow
         self._seconds = seconds
@@ -54,7 +55,7 @@ class OverflowingChannel(ChannelRunner):
         self._outage = Outage(self.metrics, self.log, overflow, seconds)
         self._forwarder = Forwarder(self, overflow, self._outage, letters, self._puts, seconds)
         self._run, self._numbers = uuid.uuid4().hex, itertools.count()
-        """What marks are made of."""
+        """Parts of a mark, which names a late put: id of this run, and serial numbers."""
         self.metrics.degraded = self._outage.told
 
     # --- life
@@ -65,11 +66,11 @@ class OverflowingChannel(ChannelRunner):
         self._forwarder.start()
 
     def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
-        """Return when one of the two can be put into, or after so many seconds of patience; False where `stopping`
-        came first.
+        """Block until the channel or its overflow takes events, or for `patience` seconds. Return False if `stopping`
+        is set before.
 
-        Brokers that are away have as long as a put may take, and at least until they were asked once; those that
-        refuse to serve us are waited for.
+        For brokers that are away the outage begins after `overflowTimeout`, but not before they were asked once.
+        Brokers that refuse the client are waited for.
         """
         deadline = math.inf if patience is None else time.monotonic() + patience
         if not wait_for(self._forwarder.looked, stopping, patience):
@@ -96,7 +97,7 @@ class OverflowingChannel(ChannelRunner):
             )
 
     def _refusal(self) -> str:
-        """What is wrong with it, where that is no outage; empty while nothing is known, too."""
+        """Return the channel's error if that is no outage; empty also while no error is known."""
         last = self.retries.last
         if last is None or isinstance(last, Unreachable):
             return ""
@@ -141,7 +142,10 @@ class OverflowingChannel(ChannelRunner):
         return self._keep(pending, letters, placed)
 
     def _why_untried(self) -> str:
-        """Why a put goes into the overflow at once; empty where the channel is open. Raises Retry for no outage."""
+        """Return the reason to put into the overflow at once; empty if the channel is open.
+
+        Raises Retry for an error that is no outage.
+        """
         if self.ready.is_set():
             return ""
         if refusal := self._refusal():

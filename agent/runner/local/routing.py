@@ -1,4 +1,4 @@
-"""Which events of a batch go to which channels of a source, and puts into optional channels."""
+"""Channel selectors, which divide a batch among the channels of a source, and puts into optional channels."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Selector:
         return routed
 
     def unrouted(self, batch: Batch) -> int:
-        """How many of its events have no channel at all."""
+        """Return the number of events in the batch that have no channel at all."""
         spec = self._spec
         if all(route.required or route.optional for route in self._routes):
             return 0
@@ -75,7 +75,7 @@ def _everything(batch: Batch, route: Route) -> list[Routed]:
 
 
 OPTIONAL_PUT_SECONDS = 3.0
-"""How long a put may take, as long as Flume's channels wait for room."""
+"""Longest time that a put may take, in seconds: as long as Flume's channels wait for room."""
 
 
 class Late(TimeoutError):

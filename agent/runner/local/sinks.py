@@ -17,9 +17,10 @@ from flafka.agent.runner.local.sinkprocessors import sink_processor_of
 from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, log_failure, told
 from flafka.agent.topology import SinkGroupSpec, SinkSpec
-from flafka.plugins import Assignment, Batch, Conflict, FlafkaError, KafkaBackedChannel, PolledBatch, Reader, Retry
+from flafka.plugins import Assignment, Batch, Conflict, FlafkaError, PolledBatch, Reader, Retry
 from flafka.plugins.errors import ANY_FAILURE, MISUSE_SECONDS, CommitLogElsewhere
 from flafka.plugins.installed import described_method
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.threads import start_thread
 
 TAKE_SECONDS = 0.1
@@ -81,7 +82,7 @@ class SinkRunner:
                 member_of_group.metrics.ask("Lag", held.events)
                 member_of_group.metrics.ask("LagSeconds", held.seconds)
         else:
-            servers = channel.channel.stream(None).bootstrap_servers
+            servers = channel.channel.kafka.stream(None).bootstrap_servers
             for member_of_group in self.members:
                 own = getattr(member_of_group.sink.config, "bootstrap_servers", None) or servers
                 member_of_group.retries.brokers = {"group": servers, "topic": own}
@@ -251,7 +252,6 @@ class SinkRunner:
 
     def _failed(self, member: Member, error: BaseException) -> None:
         """Drop everything that is not committed: it is taken again, for whoever gets it then."""
-        self.committer.log_step()
         self._wait = member.failed(error, ANOTHER if len(self.members) > 1 else "")
         if self._busy and not self.ranges.waiting():  # it did its part: the channel did not take the commit
             self.processor.delivered(member.name)

@@ -235,7 +235,7 @@ def _place(trace: str, sink: SinkJob | None) -> str:
 
 def _gone(sink: SinkJob) -> str:
     """Records are gone that were not read: Spark advises an option that is not its users' here."""
-    stream = sink.channel.make().stream(sink.sink.group)
+    stream = sink.channel.make().kafka.stream(sink.sink.group)
     own = f", and name another {sink.sink.path}.checkpoint" if issubclass(sink.sink.cls, StreamingSink) else ""
     return (
         f"the brokers no longer have the records of {stream.topic} that come next: retention removed them, or the "

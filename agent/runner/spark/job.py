@@ -1,4 +1,4 @@
-"""What the agent tells its Spark driver, and what the driver tells its executors."""
+"""Jobs that the agent sends to its Spark driver, and tasks that the driver sends to its executors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from flafka.plugins import (
     Assignment,
     EventId,
     Interceptor,
-    KafkaBackedChannel,
     Metrics,
     PolledBatch,
     Record,
     StreamingSink,
 )
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.shared.frames import to_arrow
 
 InterceptorCounts = dict[str, tuple[dict[str, float], str]]
@@ -53,7 +53,7 @@ class SinkJob:
 
 @dataclass(frozen=True)
 class Job:
-    """All sinks of one driver."""
+    """Sinks and options of one driver."""
 
     agent: str
     sinks: tuple[SinkJob, ...]
@@ -72,7 +72,7 @@ class Job:
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether a later driver goes on from this one's checkpoints: those of processors, which are their state."""
+        """True if a later driver resumes from this driver's checkpoints, as with processors, whose state they are."""
         return bool(self._processors)
 
     @property
@@ -82,21 +82,23 @@ class Job:
 
 @dataclass
 class Result:
-    """What one task made of one partition's records."""
+    """Result of one task for the records of one partition."""
 
     staged: StagedRange
-    """Of a sink that only writes and flushes: up to where everything is durable; nothing is to be committed."""
+    """Staged range; for a sink that only writes and flushes, a range that is durable already and needs no commit."""
     counts: dict[str, float] = field(default_factory=dict)
     offered: int = 0
-    """How many events and undecodable records the sink was to take."""
+    """Number of events and undecodable records that the sink was to take."""
     letters: list[DeadLetter] = field(default_factory=list)
     """Dead letters of what it rejected. The driver stores them."""
     interceptors: InterceptorCounts = field(default_factory=dict)
 
 
 class _Task:
-    """What runs on an executor over the records of one Kafka partition: (partition, offset, timestamp in ms, key,
-    value, headers)."""
+    """Task of an executor over the records of one Kafka partition.
+
+    Columns of the records: partition, offset, timestamp in milliseconds, key, value, headers.
+    """
 
     def __init__(self, job: Job, sink: SinkJob, assignments: Mapping[int, Assignment], template: Assignment) -> None:
         """`template` stands for partitions that are added later."""
@@ -125,7 +127,7 @@ class PartitionTask(_Task):
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["result"])
 
     def run(self, batches: Iterator[Any]) -> Result | None:
-        """All records of one task, which are those of one partition; None where there were none."""
+        """Deliver the records of one task, all of one partition, and return its result; None without records."""
         logging.basicConfig(level=logging.INFO)  # what components say reaches the executor's log
         spec = self.job.sink
         channel: KafkaBackedChannel = self.job.channel.make()
@@ -138,7 +140,7 @@ class PartitionTask(_Task):
             for polled in self.polled(batches, channel):
                 assignment = polled.assignment
                 if delivery.committing is None:  # else the driver does, before it commits
-                    channel.confirm(assignment)
+                    channel.kafka.confirm(assignment)
                 ranges.setdefault(assignment.partition, Range(assignment.at(polled.offsets.start)))
                 delivery.write(polled)
                 if delivery.committing is None and delivery.full:
@@ -244,7 +246,7 @@ class EventsTask(_Task):
         made: dict[tuple[int, int], int] = {}
         with closing(channel), closing(letters), opened(self.job.sink.interceptors) as interceptors:
             for polled in self.polled(batches, channel):
-                channel.confirm(polled.assignment)
+                channel.kafka.confirm(polled.assignment)
                 if polled.undecodable and self.keep_dead_letters:
                     letters.put(letters_of_records(self.job.sink.path, polled))
                 rejected: dict[EventId, str] = {}

@@ -35,16 +35,15 @@ from flafka.plugins import (
     Conflict,
     Event,
     FlafkaError,
-    KafkaBackedChannel,
     KafkaStream,
     Retry,
     StreamingSink,
 )
 from flafka.plugins.kafka.admin import create_topic
-from flafka.plugins.kafka.clients import Access, Role, new_admin, stream_client
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, Access, Role, new_admin, stream_client
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.offsets import RecordsLost, begins_late
-from flafka.plugins.kafka.timeouts import REQUEST_SECONDS
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.shared.frames import EVENTS
 
 log = logging.getLogger("spark")
@@ -143,8 +142,8 @@ class Processing:
 
     def events(self, spark: Any, *, preview: bool = False) -> tuple[Any, KafkaStream]:
         """The channel as a streaming DataFrame, from the group's offsets on or, to preview, from the start."""
-        stream = self.channel.stream(self.job.sink.group)
-        committed = self.channel.committed(self.job.sink.group)
+        stream = self.channel.kafka.stream(self.job.sink.group)
+        committed = self.channel.kafka.committed(self.job.sink.group)
         self.assignments = {one.partition: one for one in committed}
         starts = {one.partition: None if preview else one.next_offset for one in committed}
         template = committed[0].of(epoch=0)
@@ -168,16 +167,16 @@ class Processing:
         """Raise FlafkaError where brokers have lost records that a checkpoint or the group is past."""
         ends = [self._at(ends) for ends in self._ends.values()]
         for starts in ends or [[]]:
-            for error in self.channel.refusals(self.job.sink.group, starts or None):
+            for error in self.channel.kafka.refusals(self.job.sink.group, starts or None):
                 if isinstance(error, RecordsLost):  # Spark itself stops at what retention removed
                     with suppress(Retry, Conflict):  # the next attempt finds it again
-                        self.channel.refuse(error)
+                        self.channel.kafka.refuse(error)
                     # The error ends with a command, to which the reports of failures add the brokers.
                     raise FlafkaError(f"name another {self.job.sink.path}.checkpoint, and reset its group: {error}")
 
     def _tell_late(self) -> None:
         """Say where neither the group nor a checkpoint has an offset, and what was the first is gone."""
-        oldest, known = self.channel.starts(), set[int]().union(*self._ends.values())
+        oldest, known = self.channel.kafka.starts(), set[int]().union(*self._ends.values())
         for partition, committed in self.assignments.items():
             start = oldest.get(partition, 0)
             if start and committed.next_offset is None and partition not in known:
@@ -210,7 +209,7 @@ class Processing:
             return
         common = set.intersection(*(set(ends) for ends in self._ends.values()))
         try:
-            self.channel.commit_offsets(self._at({p: min(e[p] for e in self._ends.values()) for p in common}))
+            self.channel.kafka.commit_offsets(self._at({p: min(e[p] for e in self._ends.values()) for p in common}))
         except (Retry, Conflict) as e:
             log_failure(log, logging.INFO, str(e), e)  # the checkpoints are the truth
 

@@ -29,7 +29,6 @@ from flafka.plugins import (
     CommittingSink,
     Conflict,
     FlafkaError,
-    KafkaBackedChannel,
     KafkaStream,
     PlainSink,
     Retry,
@@ -37,11 +36,12 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
 from flafka.plugins.kafka.properties import java_properties
+from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 log = logging.getLogger("spark")
 
 LOOK_SECONDS = 10.0
-"""So often a query looks whether its group and its topic are still those that it began with."""
+"""Interval in seconds at which a query checks that its group and its topic are those that it began with."""
 SET_BACK_SECONDS = 10.0
 """A clock that is set back by less delays a micro-batch by as much."""
 
@@ -63,7 +63,7 @@ class Query:
         self._lock = threading.Lock()
         self.committer = Committer(self.committing, self.audit, log)
         self._latest: Offsets = {}
-        """Where the topic ended when Spark last looked."""
+        """End offset of each partition, as Spark last reported it."""
         self._told_lost = False
         self._stopping, self._over = threading.Event(), threading.Event()
 
@@ -92,7 +92,6 @@ class Query:
             finally:
                 query.stop()
         except Exception as e:
-            self.committer.log_step()
             if self.assignments and not isinstance(e, FlafkaError):
                 with suppress(Retry):  # what Spark sees of it need not say why
                     self._look_for_records()
@@ -106,12 +105,12 @@ class Query:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _resume(self) -> None:
-        for refusal in self.channel.refusals(self.job.sink.group, {}):
+        for refusal in self.channel.kafka.refusals(self.job.sink.group, {}):
             raise refusal
         if self.committing is not None:
             self._move.make(self.committing, self.channel, self.job.sink.group, joins=False)
         begun: list[Assignment] = []
-        for committed in self.channel.committed(self.job.sink.group):
+        for committed in self.channel.kafka.committed(self.job.sink.group):
             if isinstance(self.sink, PlainSink):
                 self.sink.take_over(committed)
             start = self.committer.resume(committed)
@@ -123,7 +122,7 @@ class Query:
             elif start.next_offset != committed.next_offset:  # it ended between the two commits
                 self.committer.committed(start)
         if begun:  # whoever has a partition next has to know of this sink's commit log
-            self.channel.commit_offsets(begun)
+            self.channel.kafka.commit_offsets(begun)
         self._store_offsets()
         self._look_for_records()
 
@@ -138,10 +137,10 @@ class Query:
 
     @cached_property
     def _low_watermarks(self) -> Mapping[int, int]:
-        return self.channel.starts()
+        return self.channel.kafka.starts()
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
-        stream = self.channel.stream(self.job.sink.group)
+        stream = self.channel.kafka.stream(self.job.sink.group)
         records = read_topic(spark, stream, self.expected(), most_records(self.channel, self.options))
         template = next(iter(self.assignments.values())).of(epoch=0)
         task = PartitionTask(self.agent, self.job, self.assignments, template)
@@ -155,13 +154,13 @@ class Query:
         )
 
     def _look(self) -> None:
-        """Raises Conflict where the topic was made again, the group was reset, or another sink's commit log has taken
-        the place of this one's: the query has to begin anew.
+        """Raise Conflict if the topic was recreated, the group was reset, or another sink's commit log has replaced
+        this sink's: the query has to be restarted.
 
-        Where a commit of an earlier epoch or of a deleted topic came late, this query's offset is committed again.
+        If a commit of an earlier epoch or of a deleted topic came late, this query's offset is committed again.
         """
         undone = set[int]()
-        for committed in self.channel.committed(self.job.sink.group):
+        for committed in self.channel.kafka.committed(self.job.sink.group):
             ours = self.assignments.get(committed.partition)
             if ours is None:
                 continue
@@ -173,7 +172,7 @@ class Query:
                 undone.add(ours.partition)
         with self._lock, suppress(Retry):  # as where the group has members
             if undone:
-                self.channel.restore([self.assignments[partition] for partition in undone])
+                self.channel.kafka.restore([self.assignments[partition] for partition in undone])
 
     def _look_for_truncations(self) -> None:
         """Raise RecordsLost where brokers have lost a record that this query has delivered, besides what `_look`
@@ -187,17 +186,16 @@ class Query:
         self._refuse(error for error in self._refusals(known) if isinstance(error, RecordsLost))
 
     def _look_for_records(self) -> None:
-        """Raises FlafkaError, with the way out, where the brokers do not have the records that come next.
+        """Raise FlafkaError, with the way out, if the brokers do not have the records that come next.
 
-        A loss by brokers is kept with the group's offset: Spark would go on by itself, past records, once new ones
-        have taken the lost offsets. Raises what `_look` raises where that is no business of this query's any more: no
-        record of a topic made again is to be given up.
+        A loss by brokers is kept with the group's offset: otherwise Spark would skip records once new ones have
+        taken the lost offsets. An error of `_look` takes precedence: no record of a recreated topic may be given up.
         """
         self._refuse(self._refusals([*self.assignments.values()]))
 
     def _refusals(self, starts: Collection[Assignment]) -> Sequence[FlafkaError]:
         """Return the errors of the channel for these offsets. Raises what `_look` raises."""
-        refusals = self.channel.refusals(self.job.sink.group, starts)
+        refusals = self.channel.kafka.refusals(self.job.sink.group, starts)
         self._look()
         return refusals
 
@@ -205,11 +203,11 @@ class Query:
         """Raise the first of these errors, which is kept with the group's offset."""
         for error in refusals:
             with suppress(Retry, Conflict):  # the next attempt finds it again
-                self.channel.refuse(error)
+                self.channel.kafka.refuse(error)
             raise error
 
     def _made_again(self, assignment: Assignment) -> str:
-        """What to say where another topic has the assignment's name now; and it is counted."""
+        """Return the error text for a topic that was recreated; the first call counts the loss."""
         expected = self.expected()
         known = {p: end for p, end in self._latest.items() if p in expected}
         left = sum(max(0, end - expected[p]) for p, end in known.items())
@@ -220,7 +218,7 @@ class Query:
 
     def expected(self) -> Mapping[int, int]:
         """Return the next offset of each partition."""
-        return {partition: one.next_offset or 0 for partition, one in self.assignments.items()}
+        return {one.partition: one.next_offset or 0 for one in [*self.assignments.values()]}  # others may add some
 
     def show(self, progress: Any) -> None:
         """Set the gauges: a micro-batch is over."""
@@ -239,11 +237,11 @@ class Query:
         What a simple sink's task flushed is visible already: there the group's offset is the only record.
         """
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
-        self._take_over_new(results)
+        self._refuse_new(results)
         self.committer.prepare([result.staged for result in results], self, lambda: self._store_dead_letters(results))
         for result in results:
             receipt = result.staged.receipt
-            ours = self.assignments[receipt.assignment.partition]
+            ours = self.assignments.get(receipt.assignment.partition, receipt.assignment)
             if receipt.offsets.start < (ours.next_offset or 0):
                 span = f"{receipt.offsets.start}–{ours.next_offset}"
                 raise FlafkaError(f"records {span} of partition {ours.partition} were delivered twice")
@@ -259,14 +257,11 @@ class Query:
         if self._stopping.is_set():
             self._over.set()
 
-    def _take_over_new(self, results: Iterable[Result]) -> None:
-        """Take over partitions that were added. Raises Retry for a sink with a commit log, which it has to resume."""
-        found = [result.staged.receipt.assignment for result in results]
-        added = {one.partition: one for one in found if one.partition not in self.assignments}
+    def _refuse_new(self, results: Iterable[Result]) -> None:
+        """Raise Retry for partitions that were added, which a sink with a commit log has to resume first."""
+        added = {result.staged.receipt.assignment.partition for result in results} - self.assignments.keys()
         if added and self.committing is not None:
             raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: taking them over")
-        with self._lock:
-            self.assignments |= added
 
     def _store_dead_letters(self, results: Sequence[Result]) -> None:
         """Store what was rejected. Raises Retry where that is too much."""
@@ -279,8 +274,8 @@ class Query:
     def _store_offsets(self) -> None:
         """Store offsets, with those that could not be stored before.
 
-        Nothing that is delivered depends on them while this process lives. Those of a group that has members yet, as
-        of an agent that was killed, are stored later.
+        Deliveries do not depend on stored offsets while this process lives. The offsets of a group that still has
+        members, as after an agent was killed, are stored later.
         """
         with self._lock:
             try:
@@ -295,14 +290,14 @@ class Query:
         if self.committing is not None:
             self._look()
         else:
-            self.channel.confirm(staged[0].receipt.assignment)
+            self.channel.kafka.confirm(staged[0].receipt.assignment)
 
     def store(self, committed: Collection[Assignment]) -> None:
         """Commit them without membership."""
-        self.channel.commit_offsets(committed)
+        self.channel.kafka.commit_offsets(committed)
 
     def _own_counts(self) -> Counter[str]:
-        """What the sink has counted here, on the driver, since the last time."""
+        """Return what the sink has counted on the driver since the previous call."""
         now = Counter(self.committing.metrics.snapshot() if self.committing is not None else {})
         new, self._counted = now - self._counted, now
         return new
@@ -321,9 +316,9 @@ class Clock:
 
 
 def most_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
-    """How many records a micro-batch has at most.
+    """Return the maximum number of records in a micro-batch, as text.
 
-    It bounds throughput, too: a record of one event has to come in larger numbers than one of thousands.
+    The maximum bounds throughput, too: records of one event each need a larger maximum than records of thousands.
     """
     return str(options.spark_max_records or (20_000 if channel.holds_batches else 500_000))
 

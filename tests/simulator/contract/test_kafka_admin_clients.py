@@ -20,7 +20,7 @@ from kafka.errors import NoError, UnknownMemberIdError, UnknownTopicOrPartitionE
 from kafka.structs import OffsetAndMetadata
 
 from flafka.agent.services.running import until
-from flafka.channels.kafka.offsets import assigned
+from flafka.plugins.kafka.admin import assigned
 from tests.simulator.contract.sides import Side, on_both, refused
 
 

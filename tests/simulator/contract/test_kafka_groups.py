@@ -15,7 +15,8 @@ from confluent_kafka.admin import NewPartitions
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from flafka.plugins.kafka.offsets import committed, metadata_of
+from flafka.plugins.kafka.admin import committed_offsets
+from flafka.plugins.kafka.offsets import metadata_of
 from tests.simulator.contract.sides import NAMES, Side, on_both, refused
 
 # --- offsets of groups
@@ -26,9 +27,8 @@ def test_offsets_are_kept_with_their_metadata(k: Side) -> None:
     topic, group = k.topic(2), k.name("group")
     k.put(topic, *NAMES)
     onlooker = k.consumer(group)
-    none = committed(
-        onlooker, [TopicPartition(topic, 0), TopicPartition(topic, 1)], 30
-    )  # the coordinator may just begin
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    none = committed_offsets(onlooker, partitions, 30)  # the coordinator may just begin
     assert [(at.offset, at.metadata, at.error) for at in none] == [(OFFSET_INVALID, None, None)] * 2
     done = onlooker.commit(offsets=[TopicPartition(topic, 0, 3, metadata="epoch=1")], asynchronous=False)
     assert [(at.topic, at.partition, at.offset) for at in done] == [(topic, 0, 3)]

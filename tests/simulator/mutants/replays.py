@@ -11,8 +11,8 @@ SPANS = (
         "a replay reads in a group of its own",
         ALL,
         REPLAYING,
-        "    group = replay_group(channel.stream(live.group).group, live.path, start, end)\n",
-        "    group = channel.stream(live.group).group\n",
+        "    group = replay_group(channel.kafka.stream(live.group).group, live.path, start, end)\n",
+        "    group = channel.kafka.stream(live.group).group\n",
     ),
     Mutant(
         "replay-topic",

@@ -2,7 +2,7 @@
 
 from tests.simulator.mutants.mutant import OVERTAKEN, SPARK, Mutant
 
-OUTSIDE = "channels/kafka/offsets.py"
+COMMITS = "plugins/kafka/offsets.py"
 
 DRIVER = (
     Mutant(
@@ -10,7 +10,7 @@ DRIVER = (
         "a driver keeps a loss of records by brokers with the group's offset",
         SPARK,
         "agent/runner/spark/query.py",
-        "                self.channel.refuse(error)\n",
+        "                self.channel.kafka.refuse(error)\n",
         "                pass\n",
         "test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset",
     ),
@@ -18,7 +18,7 @@ DRIVER = (
         "driver-overtaken",
         "a driver that was overtaken commits no offset",
         SPARK,
-        OUTSIDE,
+        COMMITS,
         "elif why := overtaken(assignment, said):",
         "elif why := '':",
     ),
@@ -26,7 +26,7 @@ DRIVER = (
         "driver-of-old-topic",
         "a driver of a topic that was deleted commits no offset for the one made again",
         SPARK,
-        OUTSIDE,
+        COMMITS,
         "                        self._confirm(assignment)\n",
         "                        pass\n",
         "tests/system/test_kafka_channel.py::test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more",
@@ -45,8 +45,8 @@ DRIVER = (
         "no record of a topic made again is taken for the rest of one that has lost some",
         SPARK,
         "agent/runner/spark/query.py",
-        "        refusals = self.channel.refusals(self.job.sink.group, starts)\n        self._look()\n",
-        "        self._look()\n        refusals = self.channel.refusals(self.job.sink.group, starts)\n",
+        "        refusals = self.channel.kafka.refusals(self.job.sink.group, starts)\n        self._look()\n",
+        "        self._look()\n        refusals = self.channel.kafka.refusals(self.job.sink.group, starts)\n",
         "test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left",
     ),
     Mutant(
