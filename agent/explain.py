@@ -12,10 +12,10 @@ from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
 from flafka.agent.monitoring.definitions import of_every
 from flafka.agent.options import AgentOptions, SinkErrors, as_written
 from flafka.plugins import (
+    CompatibilityNote,
     Component,
     Components,
     Config,
-    Difference,
     FlafkaError,
     Interceptor,
     Metric,
@@ -73,7 +73,7 @@ class Explained:
     """By headline, in the order to be shown: what is required, its own, and what it shares with others."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
     """What is accepted from Flume's files alone, and why."""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[CompatibilityNote, ...] = ()
     metrics: tuple[Metric, ...] = ()
     """Metrics of the component itself."""
     metrics_of_every: tuple[Metric, ...] = ()
@@ -114,7 +114,9 @@ def _default(option: Option) -> str:
 
 def facts(config: type[Config]) -> list[Fact]:
     """The options that have an effect, in the order of their declaration."""
-    return [fact(one, config.older.get(one.name, "")) for one in config.options() if not one.ignored]
+    return [
+        fact(one, config.deprecated_aliases.get(one.name, "")) for one in config.options() if not one.without_effect
+    ]
 
 
 def first_sentence(text: str) -> str:
@@ -163,7 +165,7 @@ def explained(components: Components, kind: str, name: str) -> Explained:
         found[ERRORS] = tuple(facts(SinkErrors))
     return Explained(
         *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(cls), found),
-        *(config.without_effect(), tuple(cls.differences), cls.declared_metrics, of_every(kind.upper())),
+        *(config.without_effect(), tuple(cls.compatibility_notes), cls.declared_metrics, of_every(kind.upper())),
     )
 
 
@@ -179,7 +181,7 @@ def _processor(name: str) -> Explained:
 def sections(config: type[Config]) -> dict[str, tuple[Fact, ...]]:
     """The options that have an effect, by headline: what is required, its own, and what it shares with others."""
     found: dict[str, list[Fact]] = {REQUIRED: [], OWN: []}
-    for option, one in zip((o for o in config.options() if not o.ignored), facts(config), strict=True):
+    for option, one in zip((o for o in config.options() if not o.without_effect), facts(config), strict=True):
         found.setdefault(REQUIRED if one.required else option.section or OWN, []).append(one)
     return {headline: tuple(some) for headline, some in found.items() if some}
 

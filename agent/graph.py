@@ -164,7 +164,7 @@ def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for option in type(config).options():
         value = getattr(config, option.field, None)
-        if not (option.name in written or option.ignored or option.secret or value in (None, {}, [])):
+        if not (option.name in written or option.without_effect or option.secret or value in (None, {}, [])):
             found[option.name] = as_written(value)
     return found
 

@@ -18,10 +18,10 @@ from flafka.plugins import (
     Batch,
     Event,
     EventId,
+    EventLocation,
     FlafkaError,
     PolledBatch,
     Sink,
-    Whereabouts,
 )
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.kafka.topic import KafkaBackedChannel
@@ -115,7 +115,7 @@ def trace(spec: AgentSpec, id: EventId) -> Trace:
     return Trace(id, "", missing=_foreign(spec, id), letters=letters)
 
 
-def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: EventId, found: Whereabouts) -> Trace:
+def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: EventId, found: EventLocation) -> Trace:
     letters = tuple(_letters(spec, channel, id))
     batch = _alone(found.polled, id)
     event, arrival = None, None
@@ -139,7 +139,7 @@ def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: Ev
     )
 
 
-def _was_there(found: Whereabouts, id: EventId) -> bool:
+def _was_there(found: EventLocation, id: EventId) -> bool:
     """Whether the event may have been in the channel: its record is no longer there, rather than not yet."""
     if found.polled is not None:
         return False
@@ -174,7 +174,7 @@ def _foreign(spec: AgentSpec, id: EventId) -> str:
 
 
 def _at(
-    spec: SinkSpec, id: EventId, found: Whereabouts, batch: Batch | None, letters: tuple[StoredDeadLetter, ...]
+    spec: SinkSpec, id: EventId, found: EventLocation, batch: Batch | None, letters: tuple[StoredDeadLetter, ...]
 ) -> SinkTrace:
     """What became of it at one sink: first what the store says, then what the group's offset lets expect."""
     committed = found.committed[spec.group]

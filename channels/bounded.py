@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from flafka.plugins import Config, agreement, option
+from flafka.plugins import Config, cross_field_validator, option
 
 _BY_DEFAULT = ("capacity", "overflowCapacity", "transactionCapacity")
 
@@ -37,7 +37,7 @@ class BoundedConfig(Config):
             n: v for n, v in values.items() if not (n in _BY_DEFAULT and re.fullmatch(r"[+-]?0+|-[0-9]+", str(v)))
         }
 
-    @agreement("transaction_capacity", "capacity")
+    @cross_field_validator("transaction_capacity", "capacity")
     def _fits(self) -> None:
         if "transaction_capacity" in self.model_fields_set and self.transaction_capacity > self.capacity:
             raise ValueError(f"must be at most capacity, {self.capacity}")

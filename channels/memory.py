@@ -16,7 +16,7 @@ from flafka.plugins import (
     Assignment,
     Batch,
     Channel,
-    Difference,
+    CompatibilityNote,
     Generation,
     OffsetRange,
     Origin,
@@ -37,7 +37,7 @@ MOST_TAKEN = 256 << 20
 class MemoryConfig(BoundedConfig):
     """Options of the memory channel."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "keep-alive": "a put waits until there is room",
             "byteCapacityBufferPercentage": "byteCapacity counts headers as well",
@@ -66,12 +66,12 @@ class MemoryChannel(Channel[MemoryConfig]):
 
     type_name = "memory"
     aliases = ("org.apache.flume.channel.MemoryChannel", "org.apache.flume.channel.PseudoTxnMemoryChannel")
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="capacity 100 by default",
             here="10,000; it only limits how many events wait",
         ),
-        Difference(
+        CompatibilityNote(
             flume="text that is not a number becomes 100",
             here="an error; 0 or less is the default, as in Flume",
         ),
@@ -119,7 +119,7 @@ class MemoryChannel(Channel[MemoryConfig]):
         taken = self._taken.values()
         return self._events - sum(events for events, _ in taken), self._bytes - sum(size for _, size in taken)
 
-    def pressed(self) -> bool:
+    def needs_commit(self) -> bool:
         """Whether what is taken is too much to be held."""
         return sum(size for _, size in self._taken.values()) >= MOST_TAKEN
 
@@ -200,8 +200,8 @@ class _MemoryReader(Reader):
             taken = {self._partition: (self._events, self._bytes)}
             self._channel._count(events if gone else 0, size if gone else 0, taken)
 
-    def pressed(self) -> bool:
-        return bool(self._events) and self._channel.pressed()
+    def needs_commit(self) -> bool:
+        return bool(self._events) and self._channel.needs_commit()
 
     def close(self) -> None:
         """Give back what is not committed, for the next reader."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from flafka.channels.file import FileChannel, FileChannelConfig
 from flafka.channels.file.channel import LOST, METRICS
-from flafka.channels.file.differences import FILES, SPILLABLE
+from flafka.channels.file.compatibility import FILES, SPILLABLE
 from flafka.plugins import option
 
 MEMORY = "all events are written to files at once; what was written lately is read from memory"
@@ -16,7 +16,7 @@ MEMORY = "all events are written to files at once; what was written lately is re
 class SpillableMemoryConfig(FileChannelConfig):
     """Options of the spillable memory channel."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "memoryCapacity": MEMORY,
             "byteCapacity": MEMORY,
@@ -46,7 +46,7 @@ class SpillableMemoryChannel(FileChannel):
 
     type_name = "SPILLABLEMEMORY"
     aliases = ("org.apache.flume.channel.SpillableMemoryChannel",)
-    differences = (*FILES, *SPILLABLE)
+    compatibility_notes = (*FILES, *SPILLABLE)
     config_class = SpillableMemoryConfig
     declared_metrics = (*(replace(metric, shown="known") for metric in METRICS), LOST)
     synced = False

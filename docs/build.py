@@ -28,7 +28,7 @@ from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
 from flafka.agent.monitoring import definitions
 from flafka.agent.monitoring.definitions import UP
 from flafka.agent.options import AgentOptions, SinkErrors
-from flafka.plugins import Component, Components, Config, Difference, Metric, UnknownType
+from flafka.plugins import CompatibilityNote, Component, Components, Config, Metric, UnknownType
 from flafka.plugins.kafka.clients import Role
 from flafka.plugins.shared.javaclass import FAMILIES
 
@@ -256,8 +256,8 @@ def facts(some: Iterable[explain.Fact]) -> str:
 def apart(config: type[Config]) -> list[str]:
     """Older names of options, and options without effect."""
     parts = []
-    if config.older:
-        renamed = ", ".join(f"`{older}` (now `{newer}`)" for newer, older in config.older.items())
+    if config.deprecated_aliases:
+        renamed = ", ".join(f"`{older}` (now `{newer}`)" for newer, older in config.deprecated_aliases.items())
         parts.append(f"Older names that are accepted: {renamed}.")
     if without := config.without_effect():
         names = {name + "*" * name.endswith("."): why for name, why in without.items()}
@@ -270,7 +270,7 @@ def apart(config: type[Config]) -> list[str]:
 def differences(ours: type[Config], other: type[Config]) -> str:
     """Which defaults another configuration of a component has."""
     known = {o.name: o.default for o in ours.options()}
-    found = [o for o in other.options() if not o.ignored and o.default != known[o.name]]
+    found = [o for o in other.options() if not o.without_effect and o.default != known[o.name]]
     required = [f"`{o.name}` is required" for o in found if o.required]
     defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in found if not o.required]
     return ", ".join([*required, *defaults])
@@ -352,11 +352,11 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def otherwise(components: Components) -> Iterator[tuple[str, ...]]:
     """What components do otherwise than Flume's, each with all that do so."""
-    named: dict[Difference, list[str]] = {}
+    named: dict[CompatibilityNote, list[str]] = {}
     for kind in KINDS:
         for cls in components.all(kind):
             name = f"{kind} `{cls.type_name}`"
-            for one in cls.differences:
+            for one in cls.compatibility_notes:
                 named.setdefault(one, []).append(name)
     for one, names in named.items():
         told = "**" if one.seen else ""

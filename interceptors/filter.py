@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, compilable
-from flafka.plugins import Batch, agreement, option
+from flafka.plugins import Batch, cross_field_validator, option
 
 
 class FilterConfig(PatternConfig):
@@ -29,7 +29,7 @@ class FilterConfig(PatternConfig):
     regexes = ("match",)
     _check_match = compilable("match")
 
-    @agreement("match", "equals")
+    @cross_field_validator("match", "equals")
     def _one_criterion(self) -> None:
         if (self.match is None) == (not self.equals):
             raise ValueError("exactly one of match (a regular expression) and equals (words) must be set")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pydantic
 
 from flafka.interceptors.patterns import preserve_existing
-from flafka.plugins import Batch, Config, Interceptor, Metric, agreement, option
+from flafka.plugins import Batch, Config, Interceptor, Metric, cross_field_validator, option
 
 WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What comes of a body that cannot be read."""
@@ -57,7 +57,7 @@ class JsonConfig(Config):
                 raise ValueError(f"{header}: {e}") from None
         return renamed
 
-    @agreement("fields", "renamed")
+    @cross_field_validator("fields", "renamed")
     def _has_fields(self) -> None:
         if not self.fields and not self.renamed:
             raise ValueError("is required: fields = user status, or fields.<header> = <field>")

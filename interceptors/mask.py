@@ -33,7 +33,7 @@ import pydantic
 
 from flafka.interceptors import cards, ipv4
 from flafka.interceptors.patterns import PatternConfig, PatternInterceptor
-from flafka.plugins import Batch, Metric, agreement, option
+from flafka.plugins import Batch, Metric, cross_field_validator, option
 from flafka.plugins.columns import Array
 from flafka.plugins.problems import suggestion
 from flafka.plugins.shared.octets import bytes_of, rows_at, slices
@@ -106,7 +106,7 @@ class MaskConfig(PatternConfig):
         """Its regular expressions."""
         return {f"patterns.{name}": pattern for name, pattern in self.own.items()}
 
-    @agreement("own", "allow_backtracking")
+    @cross_field_validator("own", "allow_backtracking")
     def _runnable(self) -> None:
         for name, pattern in self.own.items():
             try:
@@ -115,12 +115,12 @@ class MaskConfig(PatternConfig):
             except ValueError as e:
                 raise ValueError(f"{name}: {e}") from None
 
-    @agreement("patterns", "own")
+    @cross_field_validator("patterns", "own")
     def _hides_something(self) -> None:
         if not self.patterns and not self.own:
             raise ValueError("is required: patterns = card email ipv4, or patterns.<name> = <regex>")
 
-    @agreement("key", "action")
+    @cross_field_validator("key", "action")
     def _has_a_key(self) -> None:
         if self.action == "hash" and self.key is None:
             raise ValueError("is required with action = hash, such as key = ${file:/path/of/a/secret}")

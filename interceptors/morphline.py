@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from flafka.plugins import Batch, Difference, Event, Interceptor, Metric, agreement, option
+from flafka.plugins import Batch, CompatibilityNote, Event, Interceptor, Metric, cross_field_validator, option
 from flafka.plugins.morphline.options import DIFFERENCES, MorphlineConfig
 from flafka.plugins.morphline.record import BODY, Failed, MorphlineRecord, text
 from flafka.plugins.options import with_default
@@ -25,7 +25,7 @@ class MorphlineInterceptorConfig(MorphlineConfig):
         "source sends them again for ever.",
     )
 
-    @agreement("morphline_file", "morphline_id", "variables")
+    @cross_field_validator("morphline_file", "morphline_id", "variables")
     def _check_morphline(self) -> None:
         morphline = self.checked()
         for place, _ in morphline.locators if morphline else ():
@@ -47,13 +47,13 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor",
     )
     hides = True
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="a record that an event cannot hold (two values of a field, two records) stops the source",
             here="the event goes on unchanged, counted as `MorphlineExceptionCount`; with `isProductionMode = true` "
             "it is dropped, as in Flume",
         ),
-        Difference(
+        CompatibilityNote(
             flume="a `morphlineFile` that is not there drops the source, and the rest starts",
             here="`check` warns; the source waits until the file is there",
             option="morphlineFile",
@@ -99,11 +99,11 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         try:
             if not self._morphline.process(record):
                 self.metrics.add("MorphlineFailedCount")
-                self.complain("failed", "a command of the morphline fails with some events")
+                self.warn_rate_limited("failed", "a command of the morphline fails with some events")
             return self._made()
         except Failed as e:
             self.metrics.add("MorphlineExceptionCount")
-            self.complain("exception", "a command of the morphline raises an error with some events: %s", e)
+            self.warn_rate_limited("exception", "a command of the morphline raises an error with some events: %s", e)
             return None if self.config.production else event
 
     def _made(self) -> Event | None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from flafka.plugins import Batch, Config, Difference, Interceptor, Problem, agreement, option
+from flafka.plugins import Batch, CompatibilityNote, Config, Interceptor, Problem, cross_field_validator, option
 from flafka.plugins.shared.javaregex import NotLinear
 from flafka.plugins.shared.regex import LONGEST, Regex, TooSlow
 
@@ -39,9 +39,9 @@ class PatternConfig(Config):
         except NotLinear as e:
             raise ValueError(f"{e}: write it without, or leave allowBacktracking out") from None
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Name the regular expressions that RE2 cannot run."""
-        yield from super().cautions()
+        yield from super().warnings()
         for name, pattern in self.patterns_by_option().items():
             yield from self.compiled(pattern).note(name)
 
@@ -49,7 +49,7 @@ class PatternConfig(Config):
 def compilable(field: str) -> Callable[[PatternConfig], None]:
     """Check of a PatternConfig that the regular expression in this field, if there is one, can be compiled."""
 
-    @agreement(field, "allow_backtracking")
+    @cross_field_validator(field, "allow_backtracking")
     def check(config: PatternConfig) -> None:
         if (pattern := getattr(config, field)) is not None:
             config.compiled(pattern)
@@ -88,7 +88,7 @@ def preserve_existing(default: bool) -> Any:
 
 
 REGEX = (
-    Difference(
+    CompatibilityNote(
         flume="regular expressions are Java's, which some texts can hang",
         here="RE2: the same spelling, in linear time. Those with look-around or back-references are run event by "
         f"event by an engine that backtracks; an event that takes it longer than {LONGEST:.0f} s becomes a dead "

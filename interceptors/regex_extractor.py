@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
-from flafka.plugins import Batch, Difference, Metric, agreement, option
+from flafka.plugins import Batch, CompatibilityNote, Metric, cross_field_validator, option
 from flafka.plugins.columns import Array
 from flafka.plugins.problems import suggestion
 from flafka.plugins.shared.javaclass import cannot_run, is_java_class
@@ -51,7 +51,7 @@ class RegexExtractorConfig(PatternConfig):
     regexes = ("regex",)
     _check_regex = compilable("regex")
 
-    @agreement("properties", "serializers")
+    @cross_field_validator("properties", "serializers")
     def _check_properties(self) -> None:
         self.groups()
 
@@ -94,21 +94,21 @@ class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
         f"{_PACKAGE}RegexExtractorInterceptor$Builder",
         f"{_PACKAGE}RegexExtractorInterceptor",
     )
-    differences = (
+    compatibility_notes = (
         *REGEX,
-        Difference(
+        CompatibilityNote(
             flume="one time that cannot be read fails its whole batch, for ever",
             here="the event passes without that header, counted as `UnparsedTimeCount`",
         ),
-        Difference(
+        CompatibilityNote(
             flume="a group that had no part in the match sets its header to null",
             here="the event has no such header",
         ),
-        Difference(
+        CompatibilityNote(
             flume="zones are those of Joda-Time's own table, of 2017, and a time that a clock skips is none",
             here="those of this machine, and such a time is the one an hour later",
         ),
-        Difference(
+        CompatibilityNote(
             flume="years before 1 and after 9999 are read",
             here="they are no time: the event passes without that header",
         ),

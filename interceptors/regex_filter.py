@@ -34,7 +34,7 @@ class RegexFilterInterceptor(PatternInterceptor[RegexFilterConfig]):
         "org.apache.flume.interceptor.RegexFilteringInterceptor$Builder",
         "org.apache.flume.interceptor.RegexFilteringInterceptor",
     )
-    differences = REGEX
+    compatibility_notes = REGEX
 
     def __init__(self, config: RegexFilterConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import pyarrow as pa
 
-from flafka.plugins import Batch, Config, Interceptor, Metric, agreement, option
+from flafka.plugins import Batch, Config, Interceptor, Metric, cross_field_validator, option
 
 
 class SampleConfig(Config):
@@ -35,7 +35,7 @@ class SampleConfig(Config):
         description="With `by`: another text chooses other values; interceptors with the same one keep the same.",
     )
 
-    @agreement("rate", "every")
+    @cross_field_validator("rate", "every")
     def _one_way(self) -> None:
         if (self.rate is None) == (self.every is None):
             raise ValueError("exactly one of rate (a share of 1) and every (1 of so many) must be set")

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pydantic
 
 from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
-from flafka.plugins import Batch, Difference, agreement, option
+from flafka.plugins import Batch, CompatibilityNote, cross_field_validator, option
 from flafka.plugins.columns import Array
 from flafka.plugins.shared.charsets import text_codec
 
@@ -33,7 +33,7 @@ class SearchReplaceConfig(PatternConfig):
     regexes = ("search_pattern",)
     _check_pattern = compilable("search_pattern")
 
-    @agreement("replace_string", "search_pattern", "allow_backtracking")
+    @cross_field_validator("replace_string", "search_pattern", "allow_backtracking")
     def _check_replacement(self) -> None:
         try:
             regex = self.compiled(self.search_pattern)
@@ -53,13 +53,13 @@ class SearchReplaceInterceptor(PatternInterceptor[SearchReplaceConfig]):
         "org.apache.flume.interceptor.SearchAndReplaceInterceptor",
     )
     hides = True
-    differences = (
+    compatibility_notes = (
         *REGEX,
-        Difference(
+        CompatibilityNote(
             flume=r"bytes that are no text of `charset` become `\ufffd`",
             here="they stay as they are",
         ),
-        Difference(
+        CompatibilityNote(
             flume="a replacement that ends in `$` or names a group there is none of fails each batch with a match, "
             "for ever",
             here="an error of `check`",

@@ -15,6 +15,7 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
 from flafka.plugins.batch import Batch
 from flafka.plugins.channel import (
     Channel,
+    EventLocation,
     FlumeDirectories,
     OverflowConfig,
     PolledBatch,
@@ -22,12 +23,11 @@ from flafka.plugins.channel import (
     RebalanceListener,
     Record,
     Undecodable,
-    Whereabouts,
 )
 from flafka.plugins.columns import MAX_HEADER_COLUMNS
-from flafka.plugins.component import Caution, Component, PortTaken, require
+from flafka.plugins.compatibility import CompatibilityNote
+from flafka.plugins.component import Component, ConnectivityWarning, PortOccupied, require
 from flafka.plugins.declared import Option
-from flafka.plugins.differences import Difference
 from flafka.plugins.errors import (
     Conflict,
     FlafkaError,
@@ -43,7 +43,7 @@ from flafka.plugins.event import Event, EventId
 from flafka.plugins.interceptor import Interceptor
 from flafka.plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from flafka.plugins.metrics import Metric, Metrics
-from flafka.plugins.options import Config, agreement, option, with_default
+from flafka.plugins.options import Config, cross_field_validator, option, with_default
 from flafka.plugins.origin import Origin
 from flafka.plugins.partitions import (
     Assignment,
@@ -55,27 +55,28 @@ from flafka.plugins.partitions import (
     replay_group,
 )
 from flafka.plugins.problems import Problem
-from flafka.plugins.sink import CommittingSink, PlainSink, Receipt, Sink
-from flafka.plugins.source import FollowedFile, Source
+from flafka.plugins.sink import AtLeastOnceSink, CommittingSink, Receipt, Sink
+from flafka.plugins.source import Source, TailedFile
 from flafka.plugins.streaming import KafkaStream, StreamingSink
 
 __all__ = [
     "MAX_HEADER_COLUMNS",
     "Assignment",
+    "AtLeastOnceSink",
     "Batch",
-    "Caution",
     "Channel",
     "CommittingSink",
+    "CompatibilityNote",
     "Component",
     "Components",
     "Config",
     "Conflict",
-    "Difference",
+    "ConnectivityWarning",
     "Event",
     "EventId",
+    "EventLocation",
     "FlafkaError",
     "FlumeDirectories",
-    "FollowedFile",
     "Generation",
     "Interceptor",
     "KafkaStream",
@@ -89,9 +90,8 @@ __all__ = [
     "Origin",
     "OutcomeUnknown",
     "OverflowConfig",
-    "PlainSink",
     "PolledBatch",
-    "PortTaken",
+    "PortOccupied",
     "Problem",
     "Reader",
     "RebalanceListener",
@@ -102,14 +102,14 @@ __all__ = [
     "Sink",
     "Source",
     "StreamingSink",
+    "TailedFile",
     "TopicPartition",
     "Undecodable",
     "UnknownType",
     "Unreachable",
     "UnusableType",
     "Unwritable",
-    "Whereabouts",
-    "agreement",
+    "cross_field_validator",
     "hookimpl",
     "next_epoch",
     "option",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.plugins.columns import HEADER_TYPE, MAX_HEADER_COLUMNS, OVERFLOW_TYPE, Array, check_events, header_column
-from flafka.plugins.errors import Misuse
+from flafka.plugins.errors import ContractViolation
 from flafka.plugins.event import Event, EventId
 from flafka.plugins.origin import Origin
 
@@ -34,7 +34,7 @@ class Batch:
 
     def __init__(self, records: Any, origin: Origin | None = None) -> None:
         if not isinstance(records, pa.RecordBatch):
-            raise Misuse(
+            raise ContractViolation(
                 f"Batch takes an Arrow RecordBatch, not a {type(records).__name__}; Batch.of([Event(…)]) takes events"
             )
         self.records = records
@@ -44,7 +44,7 @@ class Batch:
 
     @classmethod
     def of(cls, events: Iterable[Event], origin: Origin | None = None) -> Batch:
-        """A batch of these events, in their order. Raises Misuse, a TypeError, for what is no event."""
+        """A batch of these events, in their order. Raises ContractViolation, a TypeError, for what is no event."""
         events = list(events)
         try:
             return cls._of(events, origin)

@@ -69,7 +69,7 @@ class PolledBatch:
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class EventLocation:
     """State of one event in a channel, for `agent trace`."""
 
     place: Mapping[str, str | int]
@@ -115,7 +115,7 @@ class Reader(ABC):
     def rewind(self, starts: Collection[Assignment]) -> None:
         """Go on taking from the next offsets of these."""
 
-    def pressed(self) -> bool:
+    def needs_commit(self) -> bool:
         """Return True if uncommitted events of this reader occupy room that the channel needs.
 
         A committing sink then commits all its events at once, whatever its batching options are.
@@ -158,11 +158,11 @@ class Channel(Component[C]):
         the batch may or may not be in the channel then.
         """
 
-    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+    def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
         """Put one of several concurrent batches of a source, which are to be read in the source's order.
 
-        The source puts the next batch once `placed` is called or this call has ended. A channel that fixes the
-        place of a batch and then waits long, as for a disk, calls `placed` before it waits, on any thread.
+        The source puts the next batch once `enqueued` is called or this call has ended. A channel that fixes the
+        place of a batch and then waits long, as for a disk, calls `enqueued` before it waits, on any thread.
         """
         self.put(batch)
 
@@ -187,7 +187,7 @@ class Channel(Component[C]):
         """
         raise FlafkaError(f"channel {self.name} cannot be loaded")
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
         """For `agent trace`: what it has of that event, and how far these groups are. None where the id is not of
         this channel. Needs no `open`, and changes nothing; the agent may run. Raises Retry.
         """

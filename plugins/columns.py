@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flafka.plugins.errors import Misuse
+from flafka.plugins.errors import ContractViolation
 from flafka.plugins.event import Event
 
 Array = Any
@@ -42,15 +42,17 @@ def header_column(values: Any, rows: int) -> Array:
 
 
 def check_events(events: Sequence[Any]) -> None:
-    """Raises Misuse about the first of them of which no batch can be made."""
+    """Raises ContractViolation about the first of them of which no batch can be made."""
     for event in events:
         if not isinstance(event, Event):
-            raise Misuse(f"Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not {_shown(event)}")
+            raise ContractViolation(
+                f"Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not {_shown(event)}"
+            )
         if not isinstance(event.body, bytes | bytearray | memoryview | str):
-            raise Misuse(f"the body of an event must be bytes, not {_shown(event.body)}")
+            raise ContractViolation(f"the body of an event must be bytes, not {_shown(event.body)}")
         for name, value in event.headers.items() if isinstance(event.headers, dict) else [(event.headers, "")]:
             if not (isinstance(name, str) and isinstance(value, str | None)):
-                raise Misuse(f"the headers of an event must be texts by name, not {_shown(event.headers)}")
+                raise ContractViolation(f"the headers of an event must be texts by name, not {_shown(event.headers)}")
 
 
 def _shown(thing: object) -> str:

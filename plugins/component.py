@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
-from flafka.plugins.differences import Difference
+from flafka.plugins.compatibility import CompatibilityNote
 from flafka.plugins.errors import MissingExtra
 from flafka.plugins.metrics import Metric, Metrics
 from flafka.plugins.options import Config
@@ -25,12 +25,12 @@ from flafka.plugins.options import Config
 C = TypeVar("C", bound=Config, default=Any)
 
 
-class Caution(str):
-    """A sentence from `Component.probe` about what works, though less safely than it should."""
+class ConnectivityWarning(str):
+    """A sentence from `Component.check_connectivity` about what works, though less safely than it should."""
 
 
-class PortTaken(str):
-    """A sentence from `Component.probe` about a port on which something listens already.
+class PortOccupied(str):
+    """A sentence from `Component.check_connectivity` about a port on which something listens already.
 
     It is no error where that is the agent of the same configuration, which runs.
     """
@@ -38,7 +38,7 @@ class PortTaken(str):
     port: int
     udp: bool
 
-    def __new__(cls, sentence: str, port: int, *, udp: bool = False) -> PortTaken:
+    def __new__(cls, sentence: str, port: int, *, udp: bool = False) -> PortOccupied:
         """The sentence, and which port it is about."""
         self = super().__new__(cls, sentence)
         self.port, self.udp = port, udp
@@ -69,7 +69,7 @@ class Component(ABC, Generic[C]):
     """
     config_class: ClassVar[type[Config]] = Config
     """Its options: the type argument of the base class, found by itself."""
-    differences: ClassVar[Sequence[Difference]] = ()
+    compatibility_notes: ClassVar[Sequence[CompatibilityNote]] = ()
     """What it does otherwise than Flume's component of the same type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -92,7 +92,7 @@ class Component(ABC, Generic[C]):
         self.metrics = Metrics()
         self.stopping = threading.Event()
         self.log = logging.getLogger(f"{type(self).__module__}.{self.name}")
-        self._complained: dict[str, float] = {}
+        self._warned: dict[str, float] = {}
 
     def open(self) -> None:
         """Acquire what is needed: connections, files, sockets. Raise Retry where trying again may help."""
@@ -100,26 +100,26 @@ class Component(ABC, Generic[C]):
     def close(self) -> None:
         """Release everything. Not a commit: what was not flushed is lost here and offered again."""
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """For `agent check --connect`: yield a sentence for everything that would keep `open` from working.
 
-        A `Caution` becomes a warning, any other text an error; a `PortTaken` none beside the running agent of the
-        same configuration. Looks only; leaves nothing behind.
+        A `ConnectivityWarning` becomes a warning, and any other text an error. A `PortOccupied` is no error beside
+        the running agent of the same configuration. Changes nothing and leaves nothing behind.
         """
         return iter(())
 
-    def exclusive(self) -> Mapping[Path, str]:
+    def exclusive_resources(self) -> Mapping[Path, str]:
         """Files and directories that no other component may use, and the option that names each.
 
         `check` names the second component that has the same.
         """
         return {}
 
-    def complain(self, about: str, message: str, *args: object) -> None:
+    def warn_rate_limited(self, about: str, message: str, *args: object) -> None:
         """Log a warning, one a minute about the same: for what anyone who can connect can cause. Any thread."""
         now = time.monotonic()
-        if now - self._complained.get(about, -60.0) >= 60:
-            self._complained[about] = now
+        if now - self._warned.get(about, -60.0) >= 60:
+            self._warned[about] = now
             self.log.warning(message, *args)
 
 

@@ -28,7 +28,7 @@ class Option:
     bounds: str
     description: str
     secret: bool
-    ignored: bool = False
+    without_effect: bool = False
     """Whether it has no effect; its description then says why."""
     file: bool = False
     """Whether it names a file, or a directory, that has to be there."""
@@ -60,7 +60,7 @@ def option_of(field: str, info: FieldInfo, section: str) -> Option:
         bounds=", ".join(_bounds(info.metadata)),
         description=info.description or "",
         secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
-        ignored=bool(extra.get("ignored")),
+        without_effect=bool(extra.get("without_effect")),
         file=bool(extra.get("file")),
         path=str(extra.get("path", "")),
         section=section,

@@ -9,7 +9,7 @@ ANY_FAILURE = (Exception, SystemExit)
 may. Whoever catches it tells it as a failure of that code, and keeps the rest running."""
 
 
-MISUSE_SECONDS = 60.0
+CONTRACT_VIOLATION_SECONDS = 60.0
 """How long it takes until what its author got wrong is tried again, at least."""
 
 
@@ -44,14 +44,14 @@ class Unwritable(Retry):
     """A disk of this host fails. A stopping agent does not wait for it, as a person has to mend the disk first."""
 
 
-class Misuse(Retry, TypeError):
+class ContractViolation(Retry, TypeError):
     """What a component's author wrote cannot work; the text says what to write, and who catches it says where.
 
     It works no better the next time, and a source may repeat what it brought before: it is tried again rarely.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, MISUSE_SECONDS)
+        super().__init__(message, CONTRACT_VIOLATION_SECONDS)
 
 
 class Rejected(FlafkaError):
@@ -64,13 +64,13 @@ class Rejected(FlafkaError):
     def __init__(self, reasons: Mapping[EventId, str]) -> None:
         for id, reason in reasons.items() if isinstance(reasons, Mapping) else [(None, reasons)]:
             if not (isinstance(id, EventId) and isinstance(reason, str)):
-                raise Misuse("Rejected takes {batch.id(row): a sentence, …} of the rejected events")
+                raise ContractViolation("Rejected takes {batch.id(row): a sentence, …} of the rejected events")
         first = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} events can never be delivered, the first because: {first}")
         self.reasons = dict(reasons)
 
 
-class CommitLogElsewhere(Retry):
+class CommitLogMoved(Retry):
     """A sink's commit log is in another place than its configuration names: another agent has moved it there."""
 
 

@@ -18,7 +18,7 @@ class Metric:
     name: str
     """Flume's name where Flume has one, and otherwise one in the same spelling: `EventReceivedCount`."""
     kind: Literal["counter", "gauge"]
-    """A counter only grows; `Metrics.set` and `Metrics.ask` make a gauge."""
+    """A counter only grows; `Metrics.set` and `Metrics.set_function` make a gauge."""
     unit: str
     """`events`, `bytes`, `seconds`; empty where the value has none."""
     help: str
@@ -89,7 +89,7 @@ class Metrics:
         with self._lock:
             return self._values.get(name, 0)
 
-    def ask(self, name: str, tell: Callable[[], float | None]) -> None:
+    def set_function(self, name: str, tell: Callable[[], float | None]) -> None:
         """Have a gauge asked for whenever somebody looks, on any thread; None: it is not known at present."""
         with self._lock:
             self._asked[name] = tell

@@ -13,12 +13,12 @@ from flafka.plugins.component import Component
 from flafka.plugins.interceptor import Interceptor
 from flafka.plugins.metrics import Metric
 from flafka.plugins.options import Config
-from flafka.plugins.sink import CommittingSink, PlainSink, Sink
+from flafka.plugins.sink import AtLeastOnceSink, CommittingSink, Sink
 from flafka.plugins.source import Source
 from flafka.plugins.streaming import StreamingSink
 
-CONTRACT = (Component, Source, Channel, Interceptor, Sink, CommittingSink, PlainSink, StreamingSink)
-ITERATED = ("batches", "probe", "followed", "exclusive")
+CONTRACT = (Component, Source, Channel, Interceptor, Sink, CommittingSink, AtLeastOnceSink, StreamingSink)
+ITERATED = ("batches", "check_connectivity", "tailed_files", "exclusive_resources")
 """Methods that may yield what they answer: it is read from them."""
 NO_TEXT = {"is-instance", "is-subclass", "callable", "set", "frozenset", "model", "dataclass", "typed-dict", "dict"}
 """Pydantic's words for what no text becomes."""

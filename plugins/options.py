@@ -27,7 +27,7 @@ def option(
     unit: str = "",
     file: bool = False,
     path: str = "",
-    ignored: bool = False,
+    without_effect: bool = False,
     **bounds: Any,
 ) -> Any:
     """Declare one option of a `Config`.
@@ -38,13 +38,18 @@ def option(
     `events`). `path` marks a path, of which the component gets the absolute form: `flume` of an option that Flume
     has, where a relative path begins at the working directory; `flume list` of several, separated by commas; `own`
     of another option, where it begins at the directory of the configuration file. `file` marks a path of something
-    that is read, `own` unless `path` says otherwise. `ignored` is for an option that is declared only because
+    that is read, `own` unless `path` says otherwise. `without_effect` is for an option that is declared only because
     a check reads it: it has no effect, and its description says why. `bounds` are pydantic's: `ge`, `le`, `gt`,
     `lt`, `pattern`, `min_length`.
     """
     if isinstance(default, dict | list):
         bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
-    extra: dict[str, Any] = {"unit": unit, "file": file, "path": path or "own" * file, "ignored": ignored}
+    extra: dict[str, Any] = {
+        "unit": unit,
+        "file": file,
+        "path": path or "own" * file,
+        "without_effect": without_effect,
+    }
     return pydantic.Field(default, alias=name, description=description, json_schema_extra=extra, **bounds)
 
 
@@ -65,7 +70,7 @@ def with_default(config: type[Config], field: str, default: Any = REQUIRED) -> A
 F = TypeVar("F", bound=Callable[[Any], None])
 
 
-def agreement(*fields: str) -> Callable[[F], F]:
+def cross_field_validator(*fields: str) -> Callable[[F], F]:
     """Decorate a method of a `Config` that checks options against one another; it raises ValueError about the first.
 
     It is called once all fields are read, in whatever order they are declared, and also when other fields are wrong:
@@ -73,7 +78,7 @@ def agreement(*fields: str) -> Callable[[F], F]:
     """
 
     def mark(check: F) -> F:
-        check.__dict__["_agreement"] = fields
+        check.__dict__["_cross_field_validator"] = fields
         return check
 
     return mark
@@ -84,7 +89,7 @@ class Config(BaseModel):
 
     Fields may be `str`, `int`, `float`, `bool`, `Literal[...]`, `list[str]` (split on blanks), `dict[str, str]`
     (under a name that ends in a dot), `SecretStr`, or one of these `| None`. A check of one option goes into a
-    pydantic `field_validator`, a check of several into an `agreement`; both raise ValueError.
+    pydantic `field_validator`, a check of several into a `cross_field_validator`; both raise ValueError.
 
     A component that has other options or defaults under one of its names (Flume's class name, for instance) overrides
     `for_type` and returns a subclass that says so.
@@ -97,10 +102,10 @@ class Config(BaseModel):
         arbitrary_types_allowed=True,
         defer_build=True,  # until one is parsed: there are eighty, and a configuration names a few
     )
-    older: ClassVar[Mapping[str, str]] = {}
+    deprecated_aliases: ClassVar[Mapping[str, str]] = {}
     """Options that had another name once, and that name, which is accepted too; where both are given, the newer one
     counts."""
-    ignored: ClassVar[Mapping[str, str]] = {}
+    options_without_effect: ClassVar[Mapping[str, str]] = {}
     """Options of Flume that are accepted with any value and have no effect, and why; a name that ends in a dot stands
     for all under it. Those of base classes count, too."""
     section: ClassVar[str] = ""
@@ -122,9 +127,9 @@ class Config(BaseModel):
         problems: list[Problem] = []
         values: dict[str, Any] = {}
         options = {o.name: o for o in cls.options()}
-        newer = {old: new for new, old in cls.older.items()}
+        newer = {old: new for new, old in cls.deprecated_aliases.items()}
         prefixes = [o.name for o in options.values() if o.is_prefix]
-        ignored = tuple(cls._ignored())
+        ignored = tuple(cls._options_without_effect())
         for name, text in properties.items():
             if name in ignored or any(name.startswith(one) for one in ignored if one.endswith(".")):
                 continue
@@ -143,25 +148,25 @@ class Config(BaseModel):
             if wrong := {str(error["loc"][0]) for error in e.errors() if error["loc"]}:
                 found += cls._disagreements(wrong, values, options)
             for problem in found:
-                older = cls.older.get(problem.option)
+                older = cls.deprecated_aliases.get(problem.option)
                 written = older if older in properties and problem.option not in properties else None
                 problems.append(replace(problem, option=written) if written else problem)
         return config, problems
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """What is accepted and does not do what it seems to; `agent check` shows it as warnings."""
         return iter(())
 
     @classmethod
     def without_effect(cls) -> dict[str, str]:
         """All that it accepts from Flume's files alone, and why."""
-        return cls._ignored() | {o.name: o.description for o in cls.options() if o.ignored}
+        return cls._options_without_effect() | {o.name: o.description for o in cls.options() if o.without_effect}
 
     @classmethod
-    def _ignored(cls) -> dict[str, str]:
+    def _options_without_effect(cls) -> dict[str, str]:
         found: dict[str, str] = {}
         for base in reversed(cls.__mro__):
-            found |= vars(base).get("ignored", {})
+            found |= vars(base).get("options_without_effect", {})
         return found
 
     @classmethod
@@ -180,27 +185,27 @@ class Config(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _by_older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        renamed = {new: values[old] for new, old in cls.older.items() if old in values}
-        olds = set(cls.older.values())
+        renamed = {new: values[old] for new, old in cls.deprecated_aliases.items() if old in values}
+        olds = set(cls.deprecated_aliases.values())
         return {**renamed, **{name: value for name, value in values.items() if name not in olds}}
 
     @pydantic.model_validator(mode="after")
     def _agrees(self) -> Self:
-        """Make every `agreement`; before model validators of subclasses, which see a whole config only."""
+        """Run every `cross_field_validator`, before model validators of subclasses, which see a whole config only."""
         cls = type(self)
-        if cls not in _AGREEMENTS:
+        if cls not in _CROSS_FIELD_VALIDATORS:
             declared = (vars(base).items() for base in cls.__mro__)
-            _AGREEMENTS[cls] = sorted(
+            _CROSS_FIELD_VALIDATORS[cls] = sorted(
                 {
                     name
                     for names in declared
                     for name, one in names
-                    if isinstance(one, types.FunctionType) and hasattr(one, "_agreement")
+                    if isinstance(one, types.FunctionType) and hasattr(one, "_cross_field_validator")
                 }
             )
         found = []
-        for name in _AGREEMENTS[cls]:
-            fields = getattr(cls, name)._agreement
+        for name in _CROSS_FIELD_VALIDATORS[cls]:
+            fields = getattr(cls, name)._cross_field_validator
             if self._wrong.isdisjoint(fields):
                 try:
                     getattr(self, name)()
@@ -261,5 +266,5 @@ def _convert(annotation: Any, text: str, unit: str = "") -> Any:
 
 
 _OPTIONS: WeakKeyDictionary[type[Config], tuple[Option, ...]] = WeakKeyDictionary()
-_AGREEMENTS: WeakKeyDictionary[type[Config], list[str]] = WeakKeyDictionary()
+_CROSS_FIELD_VALIDATORS: WeakKeyDictionary[type[Config], list[str]] = WeakKeyDictionary()
 """What each class declares: it is looked for once, as a configuration is parsed many times."""

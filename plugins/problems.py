@@ -17,7 +17,7 @@ from flafka.plugins.declared import Option
 class Problem:
     """One thing wrong with a component's properties. `unknown` marks a property the component does not have.
 
-    One of `Config.cautions` is a warning that something else happens here than in Flume, unless the fields after
+    One of `Config.warnings` is a warning that something else happens here than in Flume, unless the fields after
     `unknown` say otherwise.
     """
 
@@ -53,7 +53,7 @@ _MESSAGES = {
 
 
 def problems_of(error: pydantic.ValidationError, options: Mapping[str, Option]) -> list[Problem]:
-    """Everything that pydantic, or an `agreement`, finds wrong; `options` has them by their names in the file."""
+    """Return everything that pydantic or a `cross_field_validator` finds wrong; `options` has them by name."""
     found = []
     for one in error.errors():
         if one["type"] == "disagreement":
@@ -99,7 +99,7 @@ def _about(option: Option, message: str) -> list[Problem]:
 
 
 def missing_library(option: str, module: str, extra: str) -> Iterator[Problem]:
-    """For `Config.cautions`: that this option needs a library which is not installed, and which extra brings it."""
+    """For `Config.warnings`: that this option needs a library which is not installed, and which extra brings it."""
     if importlib.util.find_spec(module) is None:
         message = f"needs {module}, which is not installed: pip install 'flafka[{extra}]'"
         yield Problem(option, message, uninstalled=True)

@@ -66,7 +66,7 @@ class Sink(Component[C]):
         """
         return [{"unknown": f"what a sink of type {self.type_name} writes has no event ids to be found by"}]
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         """Return the reason why a redelivered event, as after a kill, may be duplicated or do harm.
 
         For `agent replay`. Empty if neither can happen. Needs no `open`. Raises Retry.
@@ -99,24 +99,24 @@ class CommittingSink(Sink[C]):
     the runner stores the dead letters of the same records.
     """
 
-    plain: ClassVar[type[PlainSink[Any]] | None] = None
+    at_least_once: ClassVar[type[AtLeastOnceSink[Any]] | None] = None
     """Plain form of the sink, for sink groups and, if `remote` is False, for Spark; None if there is none."""
     membership: Callable[[], Any] = staticmethod(lambda: None)
     """`Reader.membership` of the channel's reader, set by the runner, for a sink that commits the channel itself."""
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         """Return an empty text: the commit log prevents duplicates."""
         return ""
 
-    def is_elsewhere(self, committed: Assignment) -> bool:
+    def commit_log_moved(self, committed: Assignment) -> bool:
         """Return True if the group's committed offset names a commit log of this kind in another place."""
         kind, _, place = committed.generation.commit_log.partition(":")
         own, _, here = self.commit_log.partition(":")
         return kind == own and bool(place) and place != here
 
-    def finds_commit_log(self, committed: Assignment) -> bool:
+    def has_commit_log(self, committed: Assignment) -> bool:
         """Return True if the commit log is here, whatever place the group's offset names. Raises Retry."""
-        return not self.is_elsewhere(committed)
+        return not self.commit_log_moved(committed)
 
     def move_commit_log(self, committed: Assignment) -> Assignment | None:
         """Have a commit log of another place go on in this one; None if it is here already.
@@ -126,7 +126,7 @@ class CommittingSink(Sink[C]):
         """
         return None
 
-    def holds(self) -> str:
+    def commit_condition(self) -> str:
         """For `check`: until when events are left to the channel, in words; empty where that is a moment."""
         return ""
 
@@ -169,11 +169,11 @@ class CommittingSink(Sink[C]):
         """Drop everything not committed of this partition, or of all."""
 
 
-class PlainSink(Sink[C]):
+class AtLeastOnceSink(Sink[C]):
     """The form of a committing sink that only writes and flushes, at least once: it runs where that one cannot."""
 
     @abstractmethod
-    def take_over(self, committed: Assignment) -> None:
+    def recover(self, committed: Assignment) -> None:
         """End what the committing form may have left under way of that partition when it was killed.
 
         Called on Spark's driver for each partition before the first event. Needs no `open`.

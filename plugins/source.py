@@ -10,7 +10,7 @@ from flafka.plugins.batch import Batch
 from flafka.plugins.component import C, Component
 
 
-class FollowedFile(NamedTuple):
+class TailedFile(NamedTuple):
     """A file that a source reads."""
 
     path: str
@@ -38,7 +38,7 @@ class Source(Component[C]):
         """Names of the headers that its events may have; None: any. `check` warns of a sink that needs others."""
         return None
 
-    def followed(self) -> Iterable[FollowedFile]:
+    def tailed_files(self) -> Iterable[TailedFile]:
         """The files that it reads at present, for whoever looks. Any thread may ask, also while it is not open."""
         return ()
 

@@ -94,7 +94,7 @@ def in_words(kind: type[BaseException], error: BaseException | None) -> str:
         return kind.__name__
 
 
-def complain_rarely(loop: asyncio.AbstractEventLoop, log: logging.Logger) -> None:
+def warn_rate_limited(loop: asyncio.AbstractEventLoop, log: logging.Logger) -> None:
     """Have errors of an event loop logged once a minute each; asyncio logs each of thousands with a traceback.
 
     The system's lack of something (a file, memory) is one line, any other error has a traceback.

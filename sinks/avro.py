@@ -24,7 +24,7 @@ from flafka.sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, R
 class AvroSinkConfig(CompressionConfig, RpcSinkConfig):
     """Options of the avro sink."""
 
-    ignored = MappingProxyType({"maxIoWorkers": "one thread sends all requests"})
+    options_without_effect = MappingProxyType({"maxIoWorkers": "one thread sends all requests"})
     compression_level: int = option(
         6,
         name="compression-level",
@@ -39,7 +39,7 @@ class AvroSink(RpcSink[AvroSinkConfig]):
 
     type_name = "avro"
     aliases = ("org.apache.flume.sink.AvroSink",)
-    differences = DIFFERENCES
+    compatibility_notes = DIFFERENCES
 
     def _encoded(self, batch: Batch) -> list[bytes]:
         return list(encode(batch).to_pylist())

@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import SecretStr
 
-from flafka.plugins import Batch, Config, EventId, Rejected, Sink, agreement, option
+from flafka.plugins import Batch, Config, EventId, Rejected, Sink, cross_field_validator, option
 
 AHEAD = 100_000
 """Events after which a sink with requests under way is flushed: it sends none while it waits for the last of them."""
@@ -166,7 +166,7 @@ class DocumentsConfig(BulkConfig):
             return None
         return self.username, self.password.get_secret_value()
 
-    @agreement("username", "password")
+    @cross_field_validator("username", "password")
     def _both(self) -> None:
         if (self.username is None) != (self.password is None):
             raise ValueError("must be set together with password")

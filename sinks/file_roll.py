@@ -15,11 +15,11 @@ from typing import ClassVar
 import pyarrow as pa
 import pydantic
 
-from flafka.plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agreement, option
+from flafka.plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, cross_field_validator, option
 from flafka.plugins.shared.disk import make_directory, sync_directory, writable
 from flafka.sinks import serializers
 from flafka.sinks.serializers import options as declared
-from flafka.sinks.serializers.differences import SERIALIZERS
+from flafka.sinks.serializers.compatibility import SERIALIZERS
 
 MOST_NAME_BYTES = 100
 """Bytes of the beginning and of the extension of a file's name, each."""
@@ -76,7 +76,7 @@ class FileRollConfig(Config):
 
     _canonical_codec = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
 
-    @agreement("compression_codec", "serializer")
+    @cross_field_validator("compression_codec", "serializer")
     def _check_codec(self) -> None:
         serializers.check_codec(self)
 
@@ -97,10 +97,10 @@ class FileRollConfig(Config):
             raise ValueError(f"must be DEFAULT or ROLLTIME, not {value!r}")
         return name
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Yield warnings of options that have no effect with the serializer."""
         names = {option.field: option.name for option in self.options()}
-        return serializers.cautions(self, self.model_fields_set, names)
+        return serializers.warnings(self, self.model_fields_set, names)
 
 
 class FileRollSink(Sink[FileRollConfig]):
@@ -111,7 +111,7 @@ class FileRollSink(Sink[FileRollConfig]):
 
     type_name = "file_roll"
     aliases = ("org.apache.flume.sink.RollingFileSink",)
-    differences = SERIALIZERS
+    compatibility_notes = SERIALIZERS
     remote: ClassVar[bool] = False
 
     def __init__(self, config: FileRollConfig, name: str = "") -> None:
@@ -211,7 +211,7 @@ class FileRollSink(Sink[FileRollConfig]):
         self.flush()
         self._leave()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Yield what keeps files from being created in the directory."""
         if not writable(self._directory):
             yield f"cannot write into {self._directory}"

@@ -13,7 +13,17 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from flafka.plugins import Batch, Difference, EventId, FlafkaError, Rejected, Retry, Sink, agreement, option
+from flafka.plugins import (
+    Batch,
+    CompatibilityNote,
+    EventId,
+    FlafkaError,
+    Rejected,
+    Retry,
+    Sink,
+    cross_field_validator,
+    option,
+)
 from flafka.plugins.shared.tls import TlsClientConfig, refusal
 
 _STATUS = re.compile(r"[1-5](?:\d\d|[Xx]{2})")
@@ -24,7 +34,7 @@ _COUNTED = "what is delivered is counted"
 class HttpSinkConfig(TlsClientConfig):
     """Options of the HTTP sink."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "defaultBackoff": _PAUSES,
             "backoff.": _PAUSES,
@@ -79,7 +89,7 @@ class HttpSinkConfig(TlsClientConfig):
             raise ValueError(f"must be a URL such as http://host:8080/events, not {value!r}")
         return value
 
-    @agreement("endpoint", "tls")
+    @cross_field_validator("endpoint", "tls")
     def _check_scheme(self) -> None:
         if self.tls != (urlsplit(self.endpoint).scheme == "https"):
             raise ValueError("must begin with https:// where ssl = true, and with http:// where not")
@@ -112,21 +122,21 @@ class HttpSink(Sink[HttpSinkConfig]):
     type_name = "http"
     aliases = ("org.apache.flume.sink.http.HttpSink",)
     batch_size = 100
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="`defaultRollback` is true for the status 200 as well: without `rollback.200 = false` the first "
             "event is posted for ever",
             here="it is about statuses other than 2XX",
         ),
-        Difference(
+        CompatibilityNote(
             flume="an event with an answer that is not rolled back is gone, whatever the status",
             here="with a status other than 2XX it goes to the dead letters",
         ),
-        Difference(
+        CompatibilityNote(
             flume="after each answer a pause of a second and more, without `backoff.200 = false`",
             here="no pause but before sending again; `backoff.` and `incrementMetrics.` have no effect",
         ),
-        Difference(
+        CompatibilityNote(
             flume="an event without a body is dropped; a redirection is followed, with GET and without the body",
             here="an empty body is posted; a redirection is an answer like others, and its status is told",
         ),
@@ -177,7 +187,7 @@ class HttpSink(Sink[HttpSinkConfig]):
             self._disconnect()
             self.metrics.add("ConnectionClosedCount")
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether the server listens."""
         try:
             self.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flafka.plugins import Batch, Config, Difference, Event, Sink, option
+from flafka.plugins import Batch, CompatibilityNote, Config, Event, Sink, option
 
 
 class LoggerConfig(Config):
@@ -22,8 +22,8 @@ class LoggerSink(Sink[LoggerConfig]):
 
     type_name = "logger"
     aliases = ("org.apache.flume.sink.LoggerSink",)
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="`maxBytesToLog` has no effect in Flume 1.11: it logs 16 bytes of each body",
             here="as many as it says",
             option="maxBytesToLog",

@@ -10,7 +10,7 @@ from flafka.plugins import Batch, Config, Sink
 class NullConfig(Config):
     """Options of the null sink."""
 
-    ignored = MappingProxyType({"batchSize": "nothing is sent anywhere"})
+    options_without_effect = MappingProxyType({"batchSize": "nothing is sent anywhere"})
 
 
 class NullSink(Sink[NullConfig]):

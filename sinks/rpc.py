@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from flafka.plugins import Batch, Difference, Problem, Retry, Sink, option
+from flafka.plugins import Batch, CompatibilityNote, Problem, Retry, Sink, option
 from flafka.plugins.shared.tls import TlsClientConfig
 
 WINDOW = 8
@@ -24,7 +24,7 @@ DEFAULT_TIMEOUT, SHORTEST_TIMEOUT = 20_000, 1000
 """Milliseconds."""
 
 DIFFERENCES = (
-    Difference(
+    CompatibilityNote(
         flume="any certificate of a trusted authority will do",
         here="it must also be for `hostname`; `check-hostname = false` gives Flume's behaviour",
         option="ssl",
@@ -62,9 +62,9 @@ class RpcSinkConfig(TlsClientConfig):
         unit="s",
     )
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Timeouts that are not what they say."""
-        yield from super().cautions()
+        yield from super().warnings()
         for name, value in (("connect-timeout", self.connect_timeout), ("request-timeout", self.request_timeout)):
             if value < SHORTEST_TIMEOUT:
                 message = f"is less than {SHORTEST_TIMEOUT} ms: it is the default, {DEFAULT_TIMEOUT} ms"
@@ -145,7 +145,7 @@ class RpcSink(Sink[K]):
         self._events.clear()
         self._disconnect()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether the source can be reached, TLS included."""
         try:
             _ClientConnection(self.config, self.config.context(), self._wire()).close()

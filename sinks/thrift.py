@@ -15,7 +15,7 @@ from flafka.sinks.rpc import DIFFERENCES, MAX_ANSWER, ClientProtocol, RpcSink, R
 class ThriftSinkConfig(ThriftConfig, RpcSinkConfig):
     """Options of the thrift sink."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "maxConnections": "one connection carries all requests",
             "connection-reset-interval": "Flume does not read it either: the option is `reset-connection-interval`",
@@ -31,7 +31,7 @@ class ThriftSink(RpcSink[ThriftSinkConfig]):
 
     type_name = "thrift"
     aliases = ("org.apache.flume.sink.ThriftSink",)
-    differences = DIFFERENCES
+    compatibility_notes = DIFFERENCES
 
     def _encoded(self, batch: Batch) -> list[bytes]:
         return list(encode(batch, PROTOCOLS[self.config.protocol].layout).to_pylist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flafka.plugins import Difference, agreement, option
+from flafka.plugins import CompatibilityNote, cross_field_validator, option
 from flafka.plugins.shared.avrorpc import (
     AvroFrames,
     AvroStatus,
@@ -32,7 +32,7 @@ class AvroConfig(CompressionConfig, RpcConfig):
         "first rule that matches a client decides; clients that match no rule are admitted.",
     )
 
-    @agreement("ip_filter_rules", "ip_filter")
+    @cross_field_validator("ip_filter_rules", "ip_filter")
     def _readable_rules(self) -> None:
         if self.ip_filter and not self.rules():
             raise ValueError("is required with ipFilter = true")
@@ -81,13 +81,13 @@ class AvroSource(RpcSource[AvroConfig]):
 
     type_name = "avro"
     aliases = ("org.apache.flume.source.AvroSource",)
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="a request of any size is read",
             here="`maxRequestBytes`, `frameTimeout`",
         ),
         *DIFFERENCES,
-        Difference(
+        CompatibilityNote(
             flume="ssl and deflate together deflate what is encrypted already, from version 1.11 on",
             here="what is encrypted was deflated before, as Flume did up to 1.10; beside a Flume 1.11, switch "
             "compression off where TLS is on",

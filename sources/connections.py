@@ -86,7 +86,7 @@ class Connections(Generic[K]):
         *,
         most_per_address: int = 0,
     ) -> None:
-        self._source, self._metrics, self._complain = source, source.metrics, source.complain
+        self._source, self._metrics, self._complain = source, source.metrics, source.warn_rate_limited
         self._most, self._most_per_address, self._begin, self._end = most, most_per_address, begin, end
         self._open: dict[K, None] = {}
         self._silent: dict[K, None] = {}

@@ -79,4 +79,4 @@ class DatagramSource(EndpointSource[D]):
             self._drops = drops
             self.metrics.add("KernelDropCount", new)
             text = "the kernel dropped %d datagrams: they came faster than they were stored"
-            self.complain("drops", text, new)
+            self.warn_rate_limited("drops", text, new)

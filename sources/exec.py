@@ -34,7 +34,7 @@ FAREWELL = 2.0
 class ExecConfig(Config):
     """Options of the source `exec`."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {"batchSize": "lines are batched as they come", "batchTimeout": "lines are batched as they come"}
     )
     command: str = option(name="command", min_length=1, description="The command to run.")
@@ -55,7 +55,7 @@ class ExecConfig(Config):
 
     _check_charset = pydantic.field_validator("charset")(text_codec)
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Yield warnings about a shell without `-c`, and about shell syntax without a shell."""
         if self.shell and re.fullmatch(r"\S*\b(?:ba|da|k|z)?sh", self.shell.strip()):
             takes = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
@@ -110,7 +110,7 @@ class ExecSource(Source[ExecConfig]):
             if pipe is not None:
                 pipe.close()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Yield a fault if there is no such program."""
         if shutil.which(program := self._words()[0]) is None:
             yield f"{program!r} cannot be run: there is no such program"

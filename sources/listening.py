@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from flafka.plugins import Config, Metric, PortTaken, Retry, Source, option
+from flafka.plugins import Config, Metric, PortOccupied, Retry, Source, option
 from flafka.plugins.shared.tls import TlsServerConfig, handshake, refusal
 from flafka.sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
@@ -89,7 +89,7 @@ class Endpoint:
             listener.close()
         self.sockets.clear()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether the certificate can be used, and the address and the ports be had."""
         try:
             if self._tls:
@@ -101,7 +101,7 @@ class Endpoint:
                 listen(self._host, port, self._kind).close()
             except Retry as e:
                 taken = isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.EADDRINUSE
-                yield PortTaken(str(e), port, udp=self._kind == socket.SOCK_DGRAM) if taken else str(e)
+                yield PortOccupied(str(e), port, udp=self._kind == socket.SOCK_DGRAM) if taken else str(e)
 
 
 def listen(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
@@ -160,7 +160,7 @@ class EndpointSource(Source[C]):
     def __init__(self, config: C, name: str, endpoint: Endpoint) -> None:
         super().__init__(config, name)
         self._endpoint = endpoint
-        self.metrics.ask("CertificateSecondsLeft", endpoint.certificate_seconds_left)
+        self.metrics.set_function("CertificateSecondsLeft", endpoint.certificate_seconds_left)
 
     @property
     def ports(self) -> list[int]:
@@ -172,9 +172,9 @@ class EndpointSource(Source[C]):
         """The first of them."""
         return self.ports[0]
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether the certificate can be used, and the address and the ports be had."""
-        return self._endpoint.probe()
+        return self._endpoint.check_connectivity()
 
 
 class Listener(Generic[K]):
@@ -303,7 +303,7 @@ class Listener(Generic[K]):
         if hello:
             self._source.metrics.add("EventReadFail")
             has_tls = isinstance(self._source.config, TlsServerConfig)
-            self._source.complain(
+            self._source.warn_rate_limited(
                 "hello",
                 "%s speaks TLS and is closed, as plain text is expected: %s",
                 connection.peer,
@@ -382,5 +382,5 @@ class Listener(Generic[K]):
 
     def _refuse(self, connection: K, why: str) -> None:
         self._source.metrics.add("TlsHandshakeFail")
-        self._source.complain("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, why)
+        self._source.warn_rate_limited("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, why)
         self.drop(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from flafka.plugins import Batch, Difference, Event, option
+from flafka.plugins import Batch, CompatibilityNote, Event, option
 from flafka.sources.connections import plain
 from flafka.sources.datagrams import LARGEST, DatagramConfig, DatagramSource
 from flafka.sources.listening import FAREWELL, MAX_BYTES
@@ -36,8 +36,8 @@ class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
 
     type_name = "netcatudp"
     aliases = ("org.apache.flume.source.NetcatUdpSource",)
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="of a datagram only the first line is taken",
             here="each line is an event",
         ),

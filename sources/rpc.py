@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from flafka.plugins import Batch, Difference, Metric, Source, option
+from flafka.plugins import Batch, CompatibilityNote, Metric, Source, option
 from flafka.plugins.shared.rpcevents import RpcBatchBuilder
-from flafka.plugins.threads import complain_rarely
+from flafka.plugins.threads import warn_rate_limited
 from flafka.sources import serving
 from flafka.sources.ipfilter import IpFilter
 from flafka.sources.listening import Endpoint
@@ -34,17 +34,17 @@ CALLS = {"append": False, "appendBatch": True}
 """What clients may ask for, and whether that carries several events."""
 
 DIFFERENCES = (
-    Difference(
+    CompatibilityNote(
         flume="the answer is FAILED as soon as the channel is full",
         here="the source waits `request-timeout` (15 s) for the channel, then answers FAILED; the client "
         "sends again, what was stored late is there twice",
     ),
-    Difference(
+    CompatibilityNote(
         flume="any client that speaks TLS is admitted",
         here="`truststore` asks clients for a certificate that one of its authorities signed",
         option="ssl",
     ),
-    Difference(
+    CompatibilityNote(
         flume="TLS 1.0 and 1.1 are spoken",
         here="1.2 and 1.3, unless `include-protocols` says otherwise",
         option="ssl",
@@ -56,7 +56,7 @@ DIFFERENCES = (
 class RpcConfig(ServingConfig):
     """Options of the sources `avro` and `thrift`."""
 
-    ignored = MappingProxyType({"threads": "one thread serves all connections"})
+    options_without_effect = MappingProxyType({"threads": "one thread serves all connections"})
     max_request_bytes: int = option(
         32 * 1024 * 1024,
         name="maxRequestBytes",
@@ -156,7 +156,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         super().__init__(source)
         config = self.config = source.config
         self.wire, self.deflate = wire, deflate
-        self.metrics, self.complain = source.metrics, source.complain
+        self.metrics, self.warn_rate_limited = source.metrics, source.warn_rate_limited
         self.full = False
         """Whether so much is unanswered that nothing more is read."""
         self.budget = max(BUDGET, config.max_request_bytes)
@@ -198,7 +198,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
             self._loop.close()
 
     async def _serve(self) -> None:
-        complain_rarely(self._loop, self._log)
+        warn_rate_limited(self._loop, self._log)
         self.reception.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
@@ -221,7 +221,9 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
         if overdue := [request for request in arrived if not request.answered]:
             self.metrics.add("RequestTimeoutCount", len(overdue))
-            self.complain("overdue", "requests were not stored within %d ms: their clients get FAILED", timeout)
+            self.warn_rate_limited(
+                "overdue", "requests were not stored within %d ms: their clients get FAILED", timeout
+            )
             self._answer(overdue, False)
         self.arrivals.forget_answered()
 
@@ -244,7 +246,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
     def _holds(self, more: int) -> None:
         self._held += more
         if full := self._held > (self.budget // 2 if self.full else self.budget):
-            self.complain("held", "%d bytes of events wait to be stored: reading pauses", self._held)
+            self.warn_rate_limited("held", "%d bytes of events wait to be stored: reading pauses", self._held)
         if full != self.full:
             self.full = full
             for connection in self.connections:
@@ -383,7 +385,7 @@ class RpcConnection(asyncio.Protocol):
     def drop(self, reason: str) -> None:
         """End it, for something the client did; what was written still leaves."""
         self.server.metrics.add("EventReadFail")
-        self.server.complain("dropped", "%s %s; the connection is closed", self.peer, reason)
+        self.server.warn_rate_limited("dropped", "%s %s; the connection is closed", self.peer, reason)
         self.transport.close()
 
 

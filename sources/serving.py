@@ -109,9 +109,11 @@ class Reception(Generic[C]):
             self._source.metrics.add("EventReadFail")
             if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
                 told = "%s does not speak TLS, which ssl = true requires%s"
-                self._source.complain("tls", told, client.peer, self._hint)
+                self._source.warn_rate_limited("tls", told, client.peer, self._hint)
             else:
-                self._source.complain("tls", "%s is refused, its TLS handshake failed: %s", client.peer, refusal(e))
+                self._source.warn_rate_limited(
+                    "tls", "%s is refused, its TLS handshake failed: %s", client.peer, refusal(e)
+                )
         except asyncio.CancelledError:
             self._close(client)
             raise
@@ -122,7 +124,7 @@ class Reception(Generic[C]):
         self.connections.discard(client)
 
     def _filtered(self, peer: str) -> None:
-        self._source.complain("filtered", "%s is refused by ipFilterRules", peer)
+        self._source.warn_rate_limited("filtered", "%s is refused by ipFilterRules", peer)
 
     def _end(self, client: Client) -> None:
         if client.shaking:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MappingProxyType
 
-from flafka.plugins import Difference
+from flafka.plugins import CompatibilityNote
 from flafka.plugins.shared.rpcevents import RpcBatchBuilder
 from flafka.plugins.shared.thriftrpc import (
     PROTOCOLS,
@@ -23,7 +23,7 @@ from flafka.sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, R
 class ThriftSourceConfig(ThriftConfig, RpcConfig):
     """Options of the thrift source."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "agent-principal": "Kerberos is not spoken",
             "agent-keytab": "Kerberos is not spoken",
@@ -40,9 +40,11 @@ class ThriftSource(RpcSource[ThriftSourceConfig]):
 
     type_name = "thrift"
     aliases = ("org.apache.flume.source.ThriftSource",)
-    differences = (
-        Difference(flume="frames up to 16,384,000 bytes are read", here="`maxRequestBytes` (32 MiB), `frameTimeout`"),
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
+            flume="frames up to 16,384,000 bytes are read", here="`maxRequestBytes` (32 MiB), `frameTimeout`"
+        ),
+        CompatibilityNote(
             flume="a client of the other `protocol` waits for its timeout",
             here="its connection is closed at once, and the log names the protocol to set",
         ),

@@ -23,7 +23,7 @@ from flafka.agent.config.diagnostics import Severity
 from flafka.agent.config.kafka import share_brokers
 from flafka.agent.graph import graph_of, ways
 from flafka.agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec
-from flafka.plugins import Caution, FlafkaError, PortTaken, StreamingSink
+from flafka.plugins import ConnectivityWarning, FlafkaError, PortOccupied, StreamingSink
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.kafka.admin import TopicMissing, unreachable
 from flafka.plugins.kafka.clients import ASK, new_admin, stream_client
@@ -132,7 +132,7 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
         for topic in sorted(topics & there.keys()):
             replicas = min((len(one.replicas) for one in there[topic].partitions.values()), default=0)
             if replicas < made.replication:
-                yield Caution(
+                yield ConnectivityWarning(
                     f"topic {topic} has {replicas} replicas, its channel's has to have {made.replication}: what is "
                     "written there is less safe than what is read"
                 )
@@ -166,7 +166,7 @@ def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnosti
         why = e.strerror
         if e.errno == errno.EADDRINUSE:
             why = "another program listens there; stop it or choose another port"
-            if _own(PortTaken(why, port), running):
+            if _own(PortOccupied(why, port), running):
                 return []
         place = spec.option_places.get("monitoring.port", Place(spec.file, 0))
         message = f"monitoring.port: cannot listen on {host}:{port} (TCP): {why}"
@@ -176,7 +176,7 @@ def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnosti
 
 def _own(sentence: str, running: Sequence[int]) -> bool:
     """Return True if the port or the directory is taken by one of the processes `running`."""
-    if isinstance(sentence, PortTaken):
+    if isinstance(sentence, PortOccupied):
         return any(held_by(pid, sentence) for pid in running)
     return any(f"another process ({pid})" in sentence for pid in running)
 
@@ -196,7 +196,7 @@ def _created(spec: AgentSpec, component: ComponentSpec) -> set[str]:
 
 def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
     try:
-        found = list(component.make().probe())
+        found = list(component.make().check_connectivity())
         if any(isinstance(sentence, TopicMissing) for sentence in found):
             created = _created(spec, component)
             found = [one for one in found if not (isinstance(one, TopicMissing) and one.topic in created)]
@@ -210,7 +210,7 @@ def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
 
 
 def _diagnostic(sentence: str, component: ComponentSpec, mode: Mode) -> Diagnostic:
-    severity: Severity = "warning" if isinstance(sentence, Caution) and mode != "strict" else "error"
+    severity: Severity = "warning" if isinstance(sentence, ConnectivityWarning) and mode != "strict" else "error"
     return Diagnostic(severity, component.place, component.path, sentence)
 
 

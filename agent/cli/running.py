@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from flafka.agent.cli.configured import Chosen
-from flafka.plugins import PortTaken
+from flafka.plugins import PortOccupied
 
 
 def running_agents(chosen: Chosen, name: str) -> list[int]:
@@ -18,7 +18,7 @@ def running_agents(chosen: Chosen, name: str) -> list[int]:
     return [pid for pid, there, agent in _started() if there == files and agent in (None, name)]
 
 
-def held_by(pid: int, taken: PortTaken) -> bool:
+def held_by(pid: int, taken: PortOccupied) -> bool:
     """Return True if that process listens on the port."""
     from flafka.agent.services.process import listeners, open_files
 

@@ -313,10 +313,10 @@ def _in_their_places(sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -
     """With the plain forms of those that cannot commit by themselves where they are to run."""
     grouped = _grouped(groups)
     plain = {
-        spec.name: spec.cls.plain
+        spec.name: spec.cls.at_least_once
         for spec in sinks
         if issubclass(spec.cls, CommittingSink)
-        and spec.cls.plain is not None
+        and spec.cls.at_least_once is not None
         and (spec.name in grouped or (spec.runner == "spark" and not spec.cls.remote))
     }
     return [replace(spec, cls=plain.get(spec.name, spec.cls)) for spec in sinks]

@@ -69,7 +69,7 @@ class ComponentReader:
             texts |= absolute_paths(part.path, config_class.options(), part.properties, self.report)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
-            cautions = list(config.cautions()) if config is not None else []
+            cautions = list(config.warnings()) if config is not None else []
         except ANY_FAILURE as e:  # a plugin's own check, which must not keep the rest from being checked
             self._bug(part, cls, "its options cannot be checked", e)
             return None
@@ -135,7 +135,7 @@ class ComponentReader:
         return None
 
     def _tell_differences(self, part: ComponentProperties, written: Property, cls: type[Component[Any]]) -> None:
-        for one in cls.differences:
+        for one in cls.compatibility_notes:
             concerned = part.properties.get(one.option) if one.option else written
             if concerned:
                 self.report.note(concerned.place, part.path, str(one), differs=one.seen)
@@ -151,7 +151,7 @@ class ComponentReader:
 
     def _tell_accepted(self, part: ComponentProperties, config_class: type[Config], told: Collection[str]) -> None:
         """Options of Flume's that have no effect, and older names."""
-        newer = {older: new for new, older in config_class.older.items()}
+        newer = {older: new for new, older in config_class.deprecated_aliases.items()}
         without = config_class.without_effect()
         for name, prop in part.properties.items():
             why = next(
@@ -185,7 +185,7 @@ class ComponentReader:
 
     def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
         declared = {option.name for option in config_class.options() if option.secret}
-        declared |= {older for newer, older in config_class.older.items() if newer in declared}
+        declared |= {older for newer, older in config_class.deprecated_aliases.items() if newer in declared}
         for name, prop in properties.items():
             if name in declared or _SECRET_NAME.search(name):
                 self.report.secret(prop.value, "****")
@@ -210,7 +210,7 @@ class ComponentReader:
         return ", ".join(
             cls.type_name
             for cls in self.components.all(kind)
-            if any(one.name == option and not one.ignored for one in cls.config_class.options())
+            if any(one.name == option and not one.without_effect for one in cls.config_class.options())
         )
 
     def _wrong(self, part: ComponentProperties, problem: Problem) -> None:

@@ -14,7 +14,7 @@ from flafka.agent.config.load import chosen_agent, encoding_of, load_part
 from flafka.agent.config.properties import LINE, Property, agents_in, parse, path_of
 from flafka.agent.flumechannel.importing import foreseen
 from flafka.agent.topology import AgentSpec
-from flafka.plugins import Caution, Components
+from flafka.plugins import Components, ConnectivityWarning
 
 Verdict = Literal["needs porting", "differs", "runs"]
 
@@ -147,7 +147,7 @@ def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:
     for channel in spec.channels if spec is not None else ():
         command = f"agent migrate --import-channel {channel.name} FILE"
         for sentence in foreseen(channel.make(), command):
-            severity: Severity = "warning" if isinstance(sentence, Caution) else "error"
+            severity: Severity = "warning" if isinstance(sentence, ConnectivityWarning) else "error"
             yield Diagnostic(severity, channel.place, channel.path, sentence, differs=True)
 
 

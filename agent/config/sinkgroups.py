@@ -228,7 +228,9 @@ class SinkGroupReader:
                 )
                 self._report.error(listed.place, self.part.path, message)
 
-        commits = next((s for s in sinks.values() if issubclass(s.cls, CommittingSink) and not s.cls.plain), None)
+        commits = next(
+            (s for s in sinks.values() if issubclass(s.cls, CommittingSink) and not s.cls.at_least_once), None
+        )
         if commits and len(sinks) > 1 and kind == "load_balance":
             message = (
                 f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, so the "

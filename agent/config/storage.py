@@ -18,7 +18,7 @@ def shared(specs: Iterable[ComponentSpec]) -> Iterator[Error]:
     """A sentence for each component that would write the same files as one before it."""
     owners: dict[Path, str] = {}
     for spec in specs:
-        kept: Any = spec.make().exclusive()
+        kept: Any = spec.make().exclusive_resources()
         if not isinstance(kept, Mapping):  # a plugin of before, which names no options
             kept = dict.fromkeys(kept, "")
         for path, option in kept.items():
@@ -45,7 +45,7 @@ def volatile(drains: Drains) -> Iterator[Error]:
     for spec, channel in drains:
         if channel.make().durable or not issubclass(spec.cls, CommittingSink):
             continue
-        if until := spec.make().holds():
+        if until := spec.make().commit_condition():
             # Without names, so that the warning is the same for all sinks and `migrate` shows it once.
             kind = f"leaves its events to a channel of type {channel.cls.type_name} {until}"
             lost = "which loses them where the agent is killed (Flume has them in a .tmp file)"

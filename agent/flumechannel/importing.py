@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from flafka.agent.flumechannel import files
-from flafka.plugins import Batch, Caution, Channel, Event, FlafkaError, FlumeDirectories, Retry
+from flafka.plugins import Batch, Channel, ConnectivityWarning, Event, FlafkaError, FlumeDirectories, Retry
 from flafka.plugins.shared.disk import sync_directory
 
 BATCH_EVENTS, BATCH_BYTES = 10_000, 16 << 20
@@ -65,13 +65,15 @@ def foreseen(channel: Channel, command: str) -> Iterator[str]:
         files.check(logs)
         events = len(files.FlumeChannel(where.checkpoint, where.backup, where.data))
     except Retry:
-        yield Caution(f"dataDirs belongs to a Flume that runs: stop it, and run `{command}`, before the agent starts")
+        yield ConnectivityWarning(
+            f"dataDirs belongs to a Flume that runs: stop it, and run `{command}`, before the agent starts"
+        )
     except FlafkaError as e:
         yield str(e)
     except OSError as e:
-        yield Caution(f"whether dataDirs holds events of Flume is not known: {e.filename}: {e.strerror}")
+        yield ConnectivityWarning(f"whether dataDirs holds events of Flume is not known: {e.filename}: {e.strerror}")
     else:
-        yield Caution(
+        yield ConnectivityWarning(
             f"dataDirs holds {events:,} events that Flume has not delivered: run `{command}` before the agent "
             "starts, which delivers them before any other"
         )

@@ -22,7 +22,7 @@ from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.routes import Guard, LenientJsonResponse, routes
 from flafka.agent.monitoring.view import View
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.threads import complain_rarely, in_words, start_thread
+from flafka.plugins.threads import in_words, start_thread, warn_rate_limited
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class _PageServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """uvicorn calls this between start and end."""
         self._loop = asyncio.get_running_loop()
-        complain_rarely(self._loop, log)
+        warn_rate_limited(self._loop, log)
         while not (self._stopping.is_set() or await self.on_tick(0)):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), TICK_SECONDS)

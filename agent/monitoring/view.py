@@ -17,7 +17,7 @@ from flafka.agent.monitoring.recent import Recent
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.samples import Samples
 from flafka.agent.monitoring.watch import KafkaWatch
-from flafka.plugins import FollowedFile
+from flafka.plugins import TailedFile
 
 MOST_FILES = 100
 
@@ -29,7 +29,7 @@ class View:
         """`dead_letters` is the command that lists those of all components."""
         self._graph, self.registry, self._dead_letters = graph, registry, dead_letters
         self._watch = KafkaWatch({}, {})
-        self._followed: Mapping[str, Callable[[], Iterable[FollowedFile]]] = {}
+        self._followed: Mapping[str, Callable[[], Iterable[TailedFile]]] = {}
         self._configured = 0
         """How often it got another graph."""
         self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": "", "at": 0.0}
@@ -39,7 +39,7 @@ class View:
         self._started = time.time()
 
     def show(
-        self, graph: Graph, watch: KafkaWatch, followed: Mapping[str, Callable[[], Iterable[FollowedFile]]]
+        self, graph: Graph, watch: KafkaWatch, followed: Mapping[str, Callable[[], Iterable[TailedFile]]]
     ) -> None:
         """From now on this is the agent; `followed` are, by source, the files that it reads."""
         self._graph, self._watch, self._followed = graph, watch, followed
@@ -96,7 +96,7 @@ class View:
         return {"all": len(found), "files": shown}
 
 
-def _size(file: FollowedFile) -> int:
+def _size(file: TailedFile) -> int:
     try:
         return Path(file.path).stat().st_size
     except OSError:  # it is gone, and what is open of it is still read

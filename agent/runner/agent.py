@@ -144,7 +144,7 @@ class Agent:
         show_figures(self.registry, spec, self.sources, self.channels.values(), self.sinks, self.spark)
         drained = drained_by(spec, self.sinks, self.spark)
         self.watch = KafkaWatch({name: c.channel for name, c in self.channels.items()}, drained)
-        followed = {source.spec.name: source.source.followed for source in self.sources}
+        followed = {source.spec.name: source.source.tailed_files for source in self.sources}
         self.view.show(graph_of(spec), self.watch, followed)
         taps = {source.path: source.taps for source in self.sources}
         taps |= {channel.path: channel.taps for channel in self.channels.values()}

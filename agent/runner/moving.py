@@ -35,7 +35,7 @@ class CommitLogMove:
         readers = sorted(member for member, partitions in channel.kafka.members(group).items() if partitions)
         if readers or (self._over and not joins):
             for committed in offsets:
-                if sink.is_elsewhere(committed) and not sink.finds_commit_log(committed):
+                if sink.commit_log_moved(committed) and not sink.has_commit_log(committed):
                     there = committed.generation.commit_log
                     raise Retry(refusal(committed.group, there, sink.commit_log, readers))
             self._over = True

@@ -23,10 +23,10 @@ from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.topology import AgentSpec, SinkSpec
 from flafka.plugins import (
     Assignment,
+    AtLeastOnceSink,
     Components,
     FlafkaError,
     OffsetRange,
-    PlainSink,
     Reader,
     RebalanceListener,
     Retry,
@@ -143,7 +143,7 @@ class Replay:
     def repeats(self) -> str:
         """Return the reason why the sink cannot guarantee exactly-once delivery; empty if it can."""
         made: Sink[Any] = self.sink.make()
-        return made.repeats(self.parts[0].start)
+        return made.duplicate_risk(self.parts[0].start)
 
     def again(self) -> Replay:
         """Return this replay from the beginning of the span, in a later generation, to redeliver all events."""
@@ -338,7 +338,7 @@ def _planned(
     end: int,
 ) -> Replay:
     group = replay_group(channel.kafka.stream(live.group).group, live.path, start, end)
-    cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, PlainSink) else live.cls
+    cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, AtLeastOnceSink) else live.cls
     sink = replace(live, cls=cls, group=group, runner="local")
     schemes = {one.partition: one.generation.id_scheme for one in known}
     firsts, ends, oldest = channel.kafka.at(start), channel.kafka.at(end), channel.kafka.starts()

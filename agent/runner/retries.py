@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from flafka.plugins import FlafkaError, Metrics, Retry
-from flafka.plugins.errors import ANY_FAILURE, Misuse
+from flafka.plugins.errors import ANY_FAILURE, ContractViolation
 from flafka.plugins.installed import blamed, from_plugin
 from flafka.plugins.threads import in_words
 
@@ -172,7 +172,7 @@ def log_failure(log: logging.Logger, level: int, sentence: str, error: BaseExcep
 def told(error: BaseException) -> str:
     """Text of an error for a user: its own words, and the place in a plugin that raised it unless on purpose."""
     try:
-        if isinstance(error, Misuse):
+        if isinstance(error, ContractViolation):
             where = blamed(error)
             return f"{error} ({where})" if where and where not in str(error) else str(error)
         if isinstance(error, FlafkaError):

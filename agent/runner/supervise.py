@@ -29,8 +29,8 @@ class Worker:
         self.retries = Retries(path, self.metrics)
         if servers := getattr(component.config, "bootstrap_servers", None):
             self.retries.brokers = dict.fromkeys(("group", "topic"), servers)
-        if kept := [*component.exclusive()]:
-            self.metrics.ask("DiskFreeBytes", lambda: least_room(*kept))
+        if kept := [*component.exclusive_resources()]:
+            self.metrics.set_function("DiskFreeBytes", lambda: least_room(*kept))
         self.thread = threading.Thread(target=self.run, name=path, daemon=True)
 
     def run(self) -> None:

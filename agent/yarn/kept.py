@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from flafka.agent.jvm.jars import cache_directory
 from flafka.agent.jvm.spark import spark_home
 from flafka.agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
-from flafka.plugins import Caution, FlafkaError, Retry, require
+from flafka.plugins import ConnectivityWarning, FlafkaError, Retry, require
 
 log = logging.getLogger("spark")
 
@@ -162,12 +162,12 @@ def wrong_with_files(conf: Mapping[str, str]) -> Iterator[str]:
         return  # an error of the configuration says so
     places = conf.get("spark.yarn.stagingDir", ""), default_file_system(hadoop, conf)
     if next(filter(None, (urlsplit(place).scheme for place in places)), "file") == "file":
-        yield Caution(
+        yield ConnectivityWarning(
             "fs.defaultFS, in core-site.xml beside yarn-site.xml, names no file system of the cluster: what "
             "executors need is put on this host's own disk, which other hosts do not have"
         )
     elif not {"spark.yarn.jars", "spark.yarn.archive"} & conf.keys() and not jars_remembered(hadoop, conf):
-        yield Caution(
+        yield ConnectivityWarning(
             f"Spark uploads its own jars, {jars_bytes() / 1e6:.0f} MB, to HDFS at each start: `agent spark upload` "
             "puts them there once, or spark.conf.spark.yarn.jars or spark.conf.spark.yarn.archive names them there"
         )

@@ -19,7 +19,7 @@ from typing import Any
 from flafka.agent.jvm.spark import brings_environment, own_address, workers_python
 from flafka.agent.options import AgentOptions
 from flafka.agent.yarn.hadoop import HadoopConfiguration, hadoop_configuration
-from flafka.plugins import Caution, FlafkaError
+from flafka.plugins import ConnectivityWarning, FlafkaError
 
 OLDEST = (3, 0)
 """The ResourceManager that Spark's clients, those of Hadoop 3, still speak with."""
@@ -47,7 +47,9 @@ def wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     try:
         yield from _wrong_with_yarn(options)
     except _OTHERWISE as e:
-        yield Caution(f"the ResourceManager's pages answer otherwise than YARN's ({type(e).__name__}: {e})")
+        yield ConnectivityWarning(
+            f"the ResourceManager's pages answer otherwise than YARN's ({type(e).__name__}: {e})"
+        )
 
 
 def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
@@ -59,7 +61,9 @@ def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
         return
     info, where = _active(hadoop)
     if info is None:
-        yield Caution(f"the ResourceManager's pages do not tell of YARN ({where}): nothing else is checked")
+        yield ConnectivityWarning(
+            f"the ResourceManager's pages do not tell of YARN ({where}): nothing else is checked"
+        )
         return
     version = str(info["resourceManagerVersion"])
     if _version(version) < OLDEST:
@@ -69,7 +73,7 @@ def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     listed, why = _opened(f"{where}/ws/v1/cluster/nodes")
     nodes = [node for node in _list(listed or {}, "nodes", "node") if node["state"] == "RUNNING"]
     if listed is None or "nodes" not in listed:
-        yield Caution(f"which nodes YARN has is not known: {why or 'it does not tell'}")
+        yield ConnectivityWarning(f"which nodes YARN has is not known: {why or 'it does not tell'}")
     elif not nodes:
         yield "YARN has no NodeManager that runs: no container is given"
     queue = options.spark_conf.get("spark.yarn.queue", "default")
@@ -77,7 +81,9 @@ def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     yield from of_queue
     if nodes:
         yield from _wrong_with_sizes(options.spark_conf, nodes)
-        if all(isinstance(one, Caution) for one in of_queue) and not brings_environment(options.spark_conf):
+        if all(isinstance(one, ConnectivityWarning) for one in of_queue) and not brings_environment(
+            options.spark_conf
+        ):
             yield from _wrong_with_python(where, queue, workers_python(options))
 
 
@@ -108,7 +114,9 @@ def _wrong_with_queue(page: str, queue: str) -> Iterator[str]:
         if one.get("state", "RUNNING") != "RUNNING":
             yield f"YARN's queue {queue} is {one['state']}: it takes no applications"
         elif one.get("usedCapacity", 0) >= 100:
-            yield Caution(f"YARN's queue {queue} is full to {one['usedCapacity']:.0f} %: the application may wait")
+            yield ConnectivityWarning(
+                f"YARN's queue {queue} is full to {one['usedCapacity']:.0f} %: the application may wait"
+            )
 
 
 def _queues(info: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -129,7 +137,7 @@ def _wrong_with_python(page: str, queue: str, python: str) -> Iterator[str]:
     elif code == OTHER_PYTHON:
         yield f"{python} on a node of YARN is not Python {version.replace(', ', '.')}: {text}"
     elif code != 0:
-        yield Caution(f"whether the nodes of YARN have {python} is not known: {said}")
+        yield ConnectivityWarning(f"whether the nodes of YARN have {python} is not known: {said}")
 
 
 def _run(page: str, queue: str, command: str) -> tuple[int | None, str]:
@@ -188,7 +196,7 @@ def _wrong_with_sizes(conf: Mapping[str, str], nodes: list[dict[str, Any]]) -> I
             yield f"no node of YARN has {wanted} cores ({name}.cores): the largest has {cores}"
     free = sum(node["availMemoryMB"] for node in nodes)
     if needed > free:
-        yield Caution(
+        yield ConnectivityWarning(
             f"YARN has {free:,} MB free now, and an ApplicationMaster with one executor needs {needed:,} MB: the "
             "application waits until others end"
         )

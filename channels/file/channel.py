@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from flafka.channels.file import loading, looking, positions
+from flafka.channels.file.compatibility import FILE, FILES
 from flafka.channels.file.config import FileChannelConfig
-from flafka.channels.file.differences import FILE, FILES
 from flafka.channels.file.loading import BulkLoad
 from flafka.channels.file.lock import Lock
 from flafka.channels.file.log import Log, Segment, files
@@ -26,8 +26,9 @@ from flafka.plugins import (
     Assignment,
     Batch,
     Channel,
-    Difference,
+    CompatibilityNote,
     EventId,
+    EventLocation,
     FlafkaError,
     FlumeDirectories,
     Generation,
@@ -37,7 +38,6 @@ from flafka.plugins import (
     Retry,
     TopicPartition,
     Unwritable,
-    Whereabouts,
 )
 from flafka.plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
 
@@ -79,7 +79,7 @@ class FileChannel(Channel[FileChannelConfig]):
 
     type_name = "file"
     aliases = ("org.apache.flume.channel.file.FileChannel",)
-    differences: ClassVar[Sequence[Difference]] = (*FILES, *FILE)
+    compatibility_notes: ClassVar[Sequence[CompatibilityNote]] = (*FILES, *FILE)
     declared_metrics: ClassVar[tuple[Metric, ...]] = (*METRICS, LOST, *UNUSED)
     durable = True
     synced: ClassVar[bool] = True
@@ -137,7 +137,7 @@ class FileChannel(Channel[FileChannelConfig]):
         self._losses.clear()
         self.metrics.degraded = self._degraded
         try:
-            for directory in self.exclusive():
+            for directory in self.exclusive_resources():
                 make_directory(directory)
                 self._locks.append(Lock(directory, self.name))
             self.id = self._identify()
@@ -151,7 +151,7 @@ class FileChannel(Channel[FileChannelConfig]):
             self._log = Log(self._directories, config.max_file_size, uuid.uuid4().hex[:12], synced=self.synced)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
-            for directory in self.exclusive():
+            for directory in self.exclusive_resources():
                 sync_directory(directory)  # an agent that was killed may have named files and not come to this
             self._resume(noted)
             if empty := {path.name for path in self._log.empty}:
@@ -304,13 +304,13 @@ class FileChannel(Channel[FileChannelConfig]):
                 return False
             return True
 
-    def exclusive(self) -> Mapping[Path, str]:
+    def exclusive_resources(self) -> Mapping[Path, str]:
         """Return its directories."""
         return {self.config.checkpoints: "checkpointDir"} | dict.fromkeys(self._directories, "dataDirs")
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Yield problems of the directories: rights, another user of them, room, missing files."""
-        for directory in self.exclusive():
+        for directory in self.exclusive_resources():
             if not writable(directory):
                 yield f"cannot write into {directory}"
                 continue
@@ -321,7 +321,7 @@ class FileChannel(Channel[FileChannelConfig]):
                     f"{directory} has {left >> 20} MiB left, less than minimumRequiredSpace, "
                     f"{self.config.minimum_required_space >> 20} MiB"
                 )
-        if not any(map(Lock.held, self.exclusive())):  # else files come and go
+        if not any(map(Lock.held, self.exclusive_resources())):  # else files come and go
             yield from map(str, self._refusals())
 
     def _refusals(self) -> Iterator[FlafkaError]:
@@ -371,7 +371,7 @@ class FileChannel(Channel[FileChannelConfig]):
         may be open.
         """
         noted = positions.read(self._checkpoint, self.log)
-        if not any(map(Lock.held, self.exclusive())):
+        if not any(map(Lock.held, self.exclusive_resources())):
             for problem in self._refusals():
                 yield "", None, None, None, None, None, str(problem)
         found: dict[tuple[str, int], list[int]] = {}
@@ -422,17 +422,17 @@ class FileChannel(Channel[FileChannelConfig]):
 
     def put(self, batch: Batch) -> None:
         """Return when these events are on the disk; waits while there is no room."""
-        self.put_in_turn(batch, lambda: None)
+        self.put_in_order(batch, lambda: None)
 
-    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
-        """Put, and call `placed` once the entry is in the file; puts at the same time share one sync."""
+    def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
+        """Put, and call `enqueued` once the entry is in the file; puts at the same time share one sync."""
         config = self.config
         self.metrics.add("EventPutAttemptCount", len(batch))
         pieces = [p for p in batch.split(min(config.transaction_capacity, config.capacity), PIECE_BYTES) if len(p)]
         for number, piece in enumerate(pieces, 1):
-            self._put(piece, placed if number == len(pieces) else lambda: None)
+            self._put(piece, enqueued if number == len(pieces) else lambda: None)
 
-    def _put(self, piece: Batch, placed: Callable[[], None]) -> None:
+    def _put(self, piece: Batch, enqueued: Callable[[], None]) -> None:
         payload = piece.to_ipc()
         try:
             with self._changed:
@@ -445,7 +445,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 written = self._log.append(partition, int(time.time() * 1000), len(piece), payload)
                 # Before it is stored, and can be delivered.
                 entry = self._waiting.add(partition, written.number, len(piece))
-            placed()
+            enqueued()
             try:
                 self._log.sync(written)
             except OSError:
@@ -465,7 +465,7 @@ class FileChannel(Channel[FileChannelConfig]):
         if untaken and untaken + events > self.config.capacity:
             return False
         if short := self._short_of_room():
-            self.complain("room", "%s: sources wait", short)
+            self.warn_rate_limited("room", "%s: sources wait", short)
             self.metrics.error(short)
         elif self._short:
             self.metrics.error("")
@@ -486,7 +486,7 @@ class FileChannel(Channel[FileChannelConfig]):
             short = self._short_of_room() if self._open and not self.metrics.last_error else ""
         return "; ".join(filter(None, (short, *self._losses[-3:])))
 
-    def pressed(self) -> bool:
+    def needs_commit(self) -> bool:
         """Return True if sources wait for room that taken events occupy."""
         return self._short and bool(self._waiting.taken)
 
@@ -522,7 +522,7 @@ class FileChannel(Channel[FileChannelConfig]):
             self._readers = sorted([*self._readers, reader], key=lambda one: one.member)
         return reader
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
         """Return the entry, where its file is still there."""
         config = self.config
         try:
@@ -602,7 +602,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 end = ends[one.partition]
                 known = self._ends.get(self._runs.get(one.partition, ""), end)
                 if end > known and not self.is_of_this_run(one.partition):
-                    self.complain(
+                    self.warn_rate_limited(
                         f"set back {one.topic_partition.topic_id}",
                         "a sink has delivered entries of %s up to %d, and the files end at %d: their disk was set "
                         "back, or has lost the rest; what was stored there and not delivered is gone",
@@ -630,7 +630,7 @@ class FileChannel(Channel[FileChannelConfig]):
         try:
             self._log.drop(oldest)
         except OSError as e:  # the next commit tries it again
-            self.complain("drop", "%s cannot be deleted: %s", e.filename, e.strerror)
+            self.warn_rate_limited("drop", "%s cannot be deleted: %s", e.filename, e.strerror)
 
     def lost(self, path: Path, first: int, end: int) -> None:
         """Count the entries from `first` to `end`, exclusive, as lost."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pydantic
 
 from flafka.channels.bounded import BoundedConfig
-from flafka.plugins import agreement, option
+from flafka.plugins import cross_field_validator, option
 from flafka.plugins.options import with_default
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
@@ -20,7 +20,7 @@ CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the 
 class FileChannelConfig(BoundedConfig):
     """Options of the file channel."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "keep-alive": "a put waits until there is room",
             "checkpointInterval": CHECKPOINTS,
@@ -78,12 +78,12 @@ class FileChannelConfig(BoundedConfig):
     def _at_least(cls, value: int) -> int:
         return max(value, LEAST)
 
-    @agreement("encryption")
+    @cross_field_validator("encryption")
     def _not_encrypted(self) -> None:
         if self.encryption:
             raise ValueError("events are not encrypted here; encrypt the disk instead, or remove these options")
 
-    @agreement("data_dirs")
+    @cross_field_validator("data_dirs")
     def _somewhere(self) -> None:
         if not self.directories:
             raise ValueError("names no directory")

@@ -10,18 +10,18 @@ from flafka.plugins import (
     Assignment,
     Batch,
     EventId,
+    EventLocation,
     OffsetRange,
     Origin,
     PolledBatch,
     Record,
     Undecodable,
-    Whereabouts,
 )
 
 
 def find(
     directories: Sequence[Path], run: str, id: EventId, committed: Assignment, groups: Collection[str | None]
-) -> Whereabouts:
+) -> EventLocation:
     """Return the location of an event of that run, given the run's committed offset. Raises OSError."""
     path, polled = _read(directories, run, id, committed)
     place: dict[str, str | int] = {"file": str(path) if path is not None else "", "entry": id.offset}
@@ -32,7 +32,7 @@ def find(
         missing = "it was delivered, and its file was deleted"
     else:
         missing = f"its files have no entry {id.offset}"
-    return Whereabouts(place, polled, missing, dict.fromkeys(groups or [None], committed))
+    return EventLocation(place, polled, missing, dict.fromkeys(groups or [None], committed))
 
 
 def _read(

@@ -62,7 +62,7 @@ class GroupCoordinator(Protocol):
     def rename_run(self) -> None:
         """Give the events of this run new ids. Raises Retry."""
 
-    def pressed(self) -> bool:
+    def needs_commit(self) -> bool:
         """Return True if sources wait for room that taken events occupy."""
 
 
@@ -192,9 +192,9 @@ class FileReader(Reader):
         self._coordinator.rename_run()
         raise Retry("events of the channel have got new ids: beginning again")
 
-    def pressed(self) -> bool:
+    def needs_commit(self) -> bool:
         """Return True if taken events occupy room that sources wait for."""
-        return self._coordinator.pressed()
+        return self._coordinator.needs_commit()
 
     def close(self) -> None:
         """Leave the channel; commits nothing."""

@@ -13,17 +13,18 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from flafka.channels.kafka.compatibility import KAFKA
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.consumer import KafkaReader
-from flafka.channels.kafka.differences import KAFKA
 from flafka.channels.kafka.producer import COMPACTED, MAX_RECORD_BYTES, ChannelProducer, Limits
 from flafka.channels.kafka.records import decode, encode_event, readdressed
 from flafka.plugins import (
     Assignment,
     Batch,
-    Caution,
+    ConnectivityWarning,
     Event,
     EventId,
+    EventLocation,
     FlafkaError,
     KafkaStream,
     PolledBatch,
@@ -31,7 +32,6 @@ from flafka.plugins import (
     RebalanceListener,
     Record,
     Retry,
-    Whereabouts,
 )
 from flafka.plugins.kafka.admin import NO_BROKERS, TopicIds, answers, create_topic, required_topic_id, unanswered
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_admin
@@ -62,7 +62,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    differences = KAFKA
+    compatibility_notes = KAFKA
     declared_metrics = (GET_TIMER, SEND_TIMER, COMMIT_TIMER, ROLLBACKS, TOPIC_RECREATED, RECORDS_LOST)
 
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
@@ -132,7 +132,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if "kafka" in self.__dict__:  # its client must not wait for the collection of cycles
             self.kafka.use(self.kafka.cluster, None)
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Brokers away, too few of them, or a topic less safe than it should be."""
         config = self.config
         if not config.bootstrap_servers:
@@ -146,7 +146,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             return
         admin = new_admin(CHANNEL, client)
         try:
-            yield from map(Caution, unanswered(config.bootstrap_servers))
+            yield from map(ConnectivityWarning, unanswered(config.bootstrap_servers))
             topic = Topic(admin, self)
             if foreign := config.foreign(found.cluster_id):
                 yield foreign
@@ -155,7 +155,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             if config.topic in found.topics:
                 if topic.limits().compacted:
                     yield COMPACTED.format(config.topic)
-                yield from map(Caution, topic.weaknesses(topic.description()))
+                yield from map(ConnectivityWarning, topic.weaknesses(topic.description()))
             elif len(found.brokers) < config.replication:
                 yield (
                     f"replication = {config.replication}, but only {len(found.brokers)} brokers are up at "
@@ -197,13 +197,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
-        self.put_in_turn(batch, lambda: None)
+        self.put_in_order(batch, lambda: None)
 
-    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+    def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
         """Put the batch, in the order of the client's queue, which sends to each partition in order."""
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
-        self._producer.put(batch, placed)
+        self._producer.put(batch, enqueued)
 
     # --- out
 
@@ -228,7 +228,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         assignment, topic_ids = self.kafka.assignment(group), self.kafka.topic_ids
         return KafkaReader(properties, assignment, owner, self.metrics, self.decode, topic_ids, self.log, join_anew)
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
         """The record, as it lies in the topic now."""
         return self.kafka.find(id, groups)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 
 from flafka.channels.kafka.records import Format
-from flafka.plugins import Config, OverflowConfig, Problem, agreement, option, with_default
+from flafka.plugins import Config, OverflowConfig, Problem, cross_field_validator, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
 from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig, own_topic
 
@@ -77,7 +77,7 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
         """Under Flume's class name its rules hold: brokers must be named, and the format is Flume's."""
         return FlumeKafkaChannelConfig if "." in written_type else cls
 
-    @agreement("format", "parse_as_flume_event")
+    @cross_field_validator("format", "parse_as_flume_event")
     def _is_read_as_written(self) -> None:
         if self.format == "flume" and not self.parse_as_flume_event:
             raise ValueError(
@@ -85,14 +85,14 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
                 "of them"
             )
 
-    @agreement("partition_id_header", "format")
+    @cross_field_validator("partition_id_header", "format")
     def _has_events_of_their_own(self) -> None:
         if self.format == "arrow" and self.partition_id_header:
             raise ValueError("requires one event in each record: write format = flume or format = raw")
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Properties that have no effect here."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self.consumer.get("auto.offset.reset") in ("latest", "largest", "end"):
             yield Problem(
                 "kafka.consumer.auto.offset.reset",
@@ -119,14 +119,14 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
 class FlumeKafkaChannelConfig(KafkaChannelConfig):
     """Options under Flume's class name, with the names of its oldest versions."""
 
-    older = MappingProxyType(
+    deprecated_aliases = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "kafka.consumer.group.id": "groupId"}
     )
     bootstrap_servers: str = with_default(KafkaChannelConfig, "bootstrap_servers")
     topic: str = with_default(KafkaChannelConfig, "topic", "flume-channel")
     group_id: str = with_default(KafkaChannelConfig, "group_id", "flume")
     format: Format = with_default(KafkaChannelConfig, "format", "flume")
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "kafka.pollTimeout": "events are handed on as soon as they come",
             "pollTimeout": "events are handed on as soon as they come",

@@ -159,15 +159,15 @@ class ChannelProducer:
             with contextlib.suppress(*BROKEN):
                 producer.flush(1)
 
-    def put(self, batch: Batch, placed: Callable[[], None]) -> None:
+    def put(self, batch: Batch, enqueued: Callable[[], None]) -> None:
         """Return when every in-sync replica has the batch. Raises Rejected with the rows that no record can hold.
 
-        `placed` is called as soon as records of later puts can only come behind this batch.
+        `enqueued` is called as soon as records of later puts can only come behind this batch.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery = DeliveryReports(self._producer, len(batch))
         rejected = self._produce_rows(batch, range(len(batch)), delivery)
-        placed()
+        enqueued()
         with self.metrics.timed("KafkaEventSendTimer"):
             self._await(delivery)
             if delivery.failed:

@@ -88,8 +88,8 @@ def _check_life(cls: type[T], properties: Properties, failing: Properties | None
     component = make(cls, properties)
     component.close()  # a component that was never opened
     component.close()
-    troubles = list(component.probe())
-    assert not troubles, f"{cls.__name__}.probe() finds fault where open() works: {troubles}"
+    troubles = list(component.check_connectivity())
+    assert not troubles, f"{cls.__name__}.check_connectivity() finds fault where open() works: {troubles}"
     for _ in range(2):  # the runner opens it again after a failure
         component.open()
         component.close()
@@ -106,7 +106,9 @@ def _check_life(cls: type[T], properties: Properties, failing: Properties | None
     component.close()
     assert failure is not None, f"{cls.__name__}.open() works with properties with which it should fail"
     assert str(failure), f"{cls.__name__}.open() fails without a word"
-    assert list(component.probe()), f"{cls.__name__}.probe() finds nothing where open() fails"
+    assert list(component.check_connectivity()), (
+        f"{cls.__name__}.check_connectivity() finds nothing where open() fails"
+    )
 
 
 class _Watcher:

@@ -44,7 +44,7 @@ def check_sink(
     if issubclass(cls, CommittingSink):
         _check_commits(cls, properties, batches, assignment)
     else:
-        once = not make(cls, properties).repeats(assignment)
+        once = not make(cls, properties).duplicate_risk(assignment)
         _check_flushes(cls, properties, batches)
         if once:  # killed when it had flushed, and before the channel knew of it
             _deliver(cls, properties, batches[1:])

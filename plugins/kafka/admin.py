@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
-from flafka.plugins.component import Caution
+from flafka.plugins.component import ConnectivityWarning
 from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.kafka.clients import ASK, CONNECT_SECONDS, METADATA_SECONDS, REQUEST_SECONDS, new_admin
 from flafka.plugins.kafka.config import KafkaEndConfig
@@ -162,11 +162,11 @@ def _unseen(client: Mapping[str, Any], topic: str, servers: str) -> str:
 
 
 def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """Yield the answers of `Component.probe`: the sentences of `missing`, and a warning for each absent broker."""
+    """Yield what `check_connectivity` answers: the sentences of `missing`, and a warning for each absent broker."""
     yield from missing(client, config, topics)
     servers = config.bootstrap_servers or ""
     if len(found := list(unanswered(servers))) < len(servers.replace(",", " ").split()):
-        yield from map(Caution, found)
+        yield from map(ConnectivityWarning, found)
 
 
 # --- requests of a consumer, or of a client for administration

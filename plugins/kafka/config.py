@@ -136,9 +136,9 @@ class ProducerConfig(KafkaEndConfig):
         "always `all`.",
     )
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Properties that have no effect here."""
-        yield from super().cautions()
+        yield from super().warnings()
         yield from without_effect("kafka.producer.", self.producer)
 
     @pydantic.field_validator("producer")
@@ -164,9 +164,9 @@ class ConsumerConfig(KafkaEndConfig):
         "channel always begins with the first event.",
     )
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Properties that have no effect here."""
-        yield from super().cautions()
+        yield from super().warnings()
         yield from without_effect("kafka.consumer.", self.consumer)
 
     @pydantic.field_validator("consumer")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins import partitions
-from flafka.plugins.channel import Channel, PolledBatch, Record, Whereabouts
+from flafka.plugins.channel import Channel, EventLocation, PolledBatch, Record
 from flafka.plugins.component import C
 from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.event import Event, EventId
@@ -217,7 +217,7 @@ class KafkaTopic:
         finally:
             consumer.close()
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
         """Return where that event is, as `Channel.find` does, by the topic as it is now."""
         if id.topic.partition("~")[0] != self.topic:
             return None
@@ -236,7 +236,7 @@ class KafkaTopic:
         there = OffsetRange(id.offset, id.offset + 1)
         polled = next(self.read(assignment, there), None) if low <= id.offset < high else None
         place: dict[str, str | int] = {"topic": self.topic, "partition": id.partition, "offset": id.offset}
-        return Whereabouts(place, polled, _missing(id, polled, low, high), at)
+        return EventLocation(place, polled, _missing(id, polled, low, high), at)
 
     # --- within
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from flafka.plugins.compatibility import CompatibilityNote
 from flafka.plugins.component import Component
-from flafka.plugins.differences import Difference
 from flafka.plugins.errors import MissingExtra, Retry
 from flafka.plugins.options import Config, option
 from flafka.plugins.problems import Problem, missing_library
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
 
 DIFFERENCES = (
-    Difference(
+    CompatibilityNote(
         flume="names of months, days and zones in many languages; look-behind of any length",
         here="English names (`inputLocale`, `outputLocale`), look-behind of a fixed length: others are errors with "
         "their line",
@@ -35,7 +35,9 @@ class MorphlineConfig(Config):
     """Options of a component that runs a morphline."""
 
     section = "Morphline"
-    ignored = MappingProxyType({"isIgnoringRecoverableExceptions": _ALWAYS, "recoverableExceptionClasses": _ALWAYS})
+    options_without_effect = MappingProxyType(
+        {"isIgnoringRecoverableExceptions": _ALWAYS, "recoverableExceptionClasses": _ALWAYS}
+    )
     morphline_file: str | None = option(
         None,
         name="morphlineFile",
@@ -52,9 +54,9 @@ class MorphlineConfig(Config):
         description="`morphlineVariable.<path>` replaces the value at that path of the file.",
     )
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """A file, or the library that reads it, that is not there yet."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self.morphline_file:
             yield from missing_library("morphlineFile", "hocon", "morphlines")
         if self.morphline_file and not Path(self.morphline_file).exists():

@@ -14,7 +14,7 @@ import pydantic
 from pydantic import SecretStr
 
 from flafka.plugins.errors import Retry
-from flafka.plugins.options import Config, agreement, option
+from flafka.plugins.options import Config, cross_field_validator, option
 from flafka.plugins.problems import Problem, missing_library
 from flafka.plugins.shared.keystore import Keystore, read_keystore
 
@@ -62,7 +62,9 @@ class _TlsConfig(Config):
                 raise ValueError(f"must be some of {' '.join(_VERSIONS)}, not {name!r}")
         return value
 
-    @agreement("include_protocols", "exclude_protocols", "include_cipher_suites", "exclude_cipher_suites", "tls")
+    @cross_field_validator(
+        "include_protocols", "exclude_protocols", "include_cipher_suites", "exclude_cipher_suites", "tls"
+    )
     def _leaves_something(self) -> None:
         if self.tls:
             self._restrict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
@@ -97,7 +99,7 @@ class TlsServerConfig(_TlsConfig):
     """Options of a source that may speak TLS."""
 
     section = "TLS"
-    ignored = MappingProxyType({"keystore-type": _TYPE})
+    options_without_effect = MappingProxyType({"keystore-type": _TYPE})
     keystore: str | None = option(
         None,
         name="keystore",
@@ -123,19 +125,19 @@ class TlsServerConfig(_TlsConfig):
         None, name="truststore-password", description="Password of the truststore."
     )
 
-    @agreement("keystore", "tls")
+    @cross_field_validator("keystore", "tls")
     def _needs_a_key(self) -> None:
         if self.tls and not self._keystore:
             raise ValueError("ssl = true needs a keystore with a private key")
 
-    @agreement("truststore", "tls")
+    @cross_field_validator("truststore", "tls")
     def _needs_tls(self) -> None:
         if self.truststore and not self.tls:
             raise ValueError("needs ssl = true: clients show certificates only over TLS")
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """The library that reads keystores, where it is not there."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self.tls:
             yield from missing_library("keystore", "cryptography", "tls")
 
@@ -181,7 +183,7 @@ class TlsClientConfig(_TlsConfig):
     """Options of a sink that may speak TLS."""
 
     section = "TLS"
-    ignored = MappingProxyType({"truststore-type": _TYPE})
+    options_without_effect = MappingProxyType({"truststore-type": _TYPE})
     trust_all_certs: bool = option(
         False,
         name="trust-all-certs",
@@ -208,9 +210,9 @@ class TlsClientConfig(_TlsConfig):
         "check that.",
     )
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """The library that reads keystores, where it is not there."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self.tls and self.truststore:
             yield from missing_library("truststore", "cryptography", "tls")
 

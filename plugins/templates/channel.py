@@ -79,7 +79,7 @@ class MyChannel(Channel[MyChannelConfig]):
 
     def open(self) -> None:
         """Open the file; Retry where that may work later."""
-        for trouble in self.probe():
+        for trouble in self.check_connectivity():
             raise Retry(trouble)
         # The random part keeps IDs of events apart from those of a file that was deleted before.
         first = Assignment(TopicPartition("my_channel", self.name, uuid.uuid4().hex, 0), self.name, Generation())
@@ -101,12 +101,12 @@ class MyChannel(Channel[MyChannelConfig]):
                 self._file.close()
                 self._file = None
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """For `agent check --connect`: yield what would keep it from opening."""
         if not Path(self.config.path).absolute().parent.is_dir():
             yield f"there is no directory for {self.config.path}"
 
-    def exclusive(self) -> Mapping[Path, str]:
+    def exclusive_resources(self) -> Mapping[Path, str]:
         """File that no other component may use."""
         return {Path(self.config.path).absolute(): "path"}
 
@@ -207,7 +207,7 @@ class MyChannelReader(Reader):
         for start in starts:
             self._assignment, self._next = start, start.next_offset or 0
 
-    def pressed(self) -> bool:
+    def needs_commit(self) -> bool:
         """Return True if sources wait for room: without it, a sink that fills a large file would wait for events."""
         return self._channel.held >= self._channel.config.capacity
 

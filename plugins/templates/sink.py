@@ -38,10 +38,10 @@ class MySink(Sink[MySinkConfig]):
     def open(self) -> None:
         """Connect; Retry where that may work later. Begin with nothing."""
         self._events: list[Event] = []
-        for trouble in self.probe():
+        for trouble in self.check_connectivity():
             raise Retry(trouble)
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """For `agent check --connect`: what would keep it from opening."""
         if not Path(self.config.path).absolute().parent.is_dir():
             yield f"there is no directory for {self.config.path}"

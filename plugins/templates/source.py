@@ -39,12 +39,12 @@ class MySource(Source[MySourceConfig]):
 
     def open(self) -> None:
         """Connect to what is read; Retry where that may work later."""
-        for trouble in self.probe():
+        for trouble in self.check_connectivity():
             raise Retry(trouble)
         self._saved = Path(self.config.position_file or f"{self.config.path}.position")
         self._next, self._ends = int(self._saved.read_text()) if self._saved.exists() else 0, deque[int]()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """For `agent check --connect`: what would keep it from opening."""
         if not Path(self.config.path).exists():
             yield f"there is no {self.config.path}"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from flafka.plugins import Problem, agreement, option
+from flafka.plugins import Problem, cross_field_validator, option
 from flafka.plugins.options import with_default
 from flafka.plugins.shared.javaclass import cannot_run, is_java_class
 from flafka.plugins.shared.tls import TlsClientConfig
@@ -27,7 +27,7 @@ _NOT_IN_INDEX_NAMES = re.compile(r'[A-Z\\/*?"<>| ,#:]')
 class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     """Options of the Elasticsearch sink."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "clusterName": "over HTTP, a client does not need the name of the cluster",
             "client": "events are sent over HTTP, whichever client is named",
@@ -76,7 +76,7 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     ttl: str | None = option(
         None,
         name="ttl",
-        ignored=True,
+        without_effect=True,
         description="servers have removed it with Elasticsearch 5: their policies for the life of an index delete "
         "old documents",
     )
@@ -95,9 +95,9 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
         scheme = "https://" if self.tls else ""
         return ",".join(f"{scheme}{host['host']}:{host['port']}" for host in self.hosts())
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """A port that is not used as it is written, documents that are not deleted, and what TLS needs."""
-        yield from super().cautions()
+        yield from super().warnings()
         if any(_address(text).port == TRANSPORT_PORT for text in _split(self.host_names)):
             yield Problem(
                 "hostNames",
@@ -132,7 +132,7 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
                 raise ValueError("must be the address alone: write username and password as options of their own")
         return value
 
-    @agreement("host_names", "tls")
+    @cross_field_validator("host_names", "tls")
     def _check_schemes(self) -> None:
         schemes = {_address(text).scheme for text in _split(self.host_names)} - {""}
         if schemes and schemes != {"https" if self.tls else "http"}:

@@ -15,8 +15,8 @@ import numpy as np
 from flafka.plugins import Assignment, Batch, EventId, FlafkaError, Retry, require
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.bulk import DocumentsSink, RequestRefused
+from flafka.sinks.elasticsearch.compatibility import ELASTICSEARCH
 from flafka.sinks.elasticsearch.config import ElasticsearchConfig
-from flafka.sinks.elasticsearch.differences import ELASTICSEARCH
 from flafka.sinks.elasticsearch.documents import SERIALIZERS, time_of
 
 _DAY = 86_400_000
@@ -59,7 +59,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
     type_name = "elasticsearch"
     libraries: ClassVar = {"opensearchpy": "elasticsearch"}
     aliases = ("org.apache.flume.sink.elasticsearch.ElasticSearchSink",)
-    differences = ELASTICSEARCH
+    compatibility_notes = ELASTICSEARCH
     most_size = 5 << 20  # servers take 100 MB by default, proxies before them often less
     refusal = "Elasticsearch refuses its document"
 
@@ -105,7 +105,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
             self.metrics.add("ConnectionClosedCount")
             self._client = None
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Check that a server answers to this user, and is of a version that the sink can write to."""
         try:
             self.open()
@@ -179,7 +179,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         told = [{"index": one["_index"], "id": one["_id"], "document": one.get("_source")} for one in found]
         return told or [{"missing": f"no index {pattern} shows a document {id}; new ones show up after a second"}]
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         """Return a sentence about a data stream, whose documents are unique within one of its indexes only.
 
         In an index documents replace themselves. Raises Retry where no server answers.

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pydantic
 
-from flafka.plugins import Problem, agreement, option
+from flafka.plugins import Problem, cross_field_validator, option
 from flafka.plugins.shared.javaclass import cannot_run, is_java_class
 from flafka.plugins.shared.regex import LONGEST, Regex
 from flafka.sinks.bulk import BulkConfig
@@ -38,7 +38,7 @@ _THRIFT = "HBase is reached through its Thrift server"
 class HBaseConfig(BulkConfig):
     """Options of the HBase sink."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "znodeParent": _THRIFT,
             "maxConsecutiveFails": "failures are retried without a limit",
@@ -50,10 +50,13 @@ class HBaseConfig(BulkConfig):
     column_family: str = option(
         name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that gets the cells."
     )
-    zookeeper_quorum: str | None = option(None, name="zookeeperQuorum", ignored=True, description=_THRIFT)
-    hbase_zookeeper: str | None = option(None, name="hbase.zookeeper", ignored=True, description=_THRIFT)
+    zookeeper_quorum: str | None = option(None, name="zookeeperQuorum", without_effect=True, description=_THRIFT)
+    hbase_zookeeper: str | None = option(None, name="hbase.zookeeper", without_effect=True, description=_THRIFT)
     async_: dict[str, str] = option(
-        {}, name="async.", ignored=True, description="they are settings of a Java library, which is not used here"
+        {},
+        name="async.",
+        without_effect=True,
+        description="they are settings of a Java library, which is not used here",
     )
     thrift: str | None = option(
         None,
@@ -117,7 +120,7 @@ class HBaseConfig(BulkConfig):
     increment_column: str | None = option(
         None,
         name="serializer.incrementColumn",
-        ignored=True,
+        without_effect=True,
         description="nothing is incremented, since a redelivery would be counted twice",
     )
     allow_backtracking: bool | None = option(
@@ -156,10 +159,10 @@ class HBaseConfig(BulkConfig):
         "UTF-8", name="serializer.charset", description="Character set of the bodies. Only `UTF-8` is possible."
     )
     kerberos_principal: str | None = option(
-        None, name="kerberosPrincipal", ignored=True, description="the Thrift server itself logs in to HBase"
+        None, name="kerberosPrincipal", without_effect=True, description="the Thrift server itself logs in to HBase"
     )
     kerberos_keytab: str | None = option(
-        None, name="kerberosKeytab", ignored=True, description="the Thrift server itself logs in to HBase"
+        None, name="kerberosKeytab", without_effect=True, description="the Thrift server itself logs in to HBase"
     )
 
     _hosts: str = pydantic.PrivateAttr("")
@@ -188,7 +191,7 @@ class HBaseConfig(BulkConfig):
         flags = "(?si)" if self.regex_ignore_case else "(?s)"
         return Regex(rf"{flags}\A(?:{self.regex})\z", backtracking=self.allow_backtracking)
 
-    @agreement("thrift", "zookeeper_quorum", "hbase_zookeeper", "async_")
+    @cross_field_validator("thrift", "zookeeper_quorum", "hbase_zookeeper", "async_")
     def _is_reached(self) -> None:
         if self.thrift is not None:
             self._hosts = self.thrift
@@ -200,9 +203,9 @@ class HBaseConfig(BulkConfig):
         hosts = dict.fromkeys(re.split("[:/]", part.strip())[0] for part in quorum.split(","))
         self._hosts = ",".join(f"{host}:{THRIFT_PORT}" for host in hosts if host)
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """What is not given, and what has no effect."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self.thrift is None:
             message = (
                 f"HBase is reached through its Thrift server, which is looked for at {self._hosts}; start one there "
@@ -256,12 +259,12 @@ class HBaseConfig(BulkConfig):
             raise ValueError(f"only UTF-8 is built, not {value}")
         return value
 
-    @agreement("regex", "serializer", "col_names", "regex_ignore_case", "allow_backtracking")
+    @cross_field_validator("regex", "serializer", "col_names", "regex_ignore_case", "allow_backtracking")
     def _check_groups(self) -> None:
         if self.serializer == "regex" and (groups := len(self.pattern().groups)) != len(self.columns):
             raise ValueError(f"has {groups} groups, and serializer.colNames has {len(self.columns)} names")
 
-    @agreement("row_key_index", "serializer", "col_names")
+    @cross_field_validator("row_key_index", "serializer", "col_names")
     def _check_row_key_index(self) -> None:
         index = self.row_key_index
         named = "".join(self.columns[index : index + 1]).upper()

@@ -14,8 +14,8 @@ import pyarrow as pa
 from flafka.plugins import Assignment, Batch, Event, EventId, FlafkaError, Origin, Retry
 from flafka.plugins.shared.regex import TooSlow
 from flafka.sinks.bulk import BulkSink, pieces
+from flafka.sinks.hbase.compatibility import HBASE
 from flafka.sinks.hbase.config import HBaseConfig
-from flafka.sinks.hbase.differences import HBASE
 from flafka.sinks.hbase.thrift import Cells, HBase, TableMissing
 from flafka.sinks.templates import readable
 
@@ -62,7 +62,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     most_size = 4 << 20
     refusal = "HBase refuses its row"
     libraries: ClassVar = {"happybase": "hbase", "thriftpy2.thrift": "hbase"}
-    differences = HBASE
+    compatibility_notes = HBASE
     aliases = (
         "hbase2",
         "asynchbase",
@@ -96,7 +96,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             self._hbase.close()
             self._hbase = None
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Check that the Thrift server answers, and has the table with its column family."""
         hbase = self._connect()
         try:
@@ -217,7 +217,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         told = {column.decode("utf-8", "replace"): readable(value) for column, value in found.items()}
         return [{"table": self.config.table, "row": name, "cells": told}]
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         """Rows are overwritten by themselves, with the times that their cells had."""
         return ""
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pydantic
 
-from flafka.plugins import Config, Problem, agreement, option
+from flafka.plugins import Config, Problem, cross_field_validator, option
 from flafka.plugins.problems import suggestion
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath, known_zone
@@ -32,7 +32,7 @@ _KERBEROS = (
 class HdfsConfig(Config):
     """Options of the HDFS sink."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "hdfs.inUsePrefix": "a file appears only when it is whole",
             "hdfs.inUseSuffix": "a file appears only when it is whole",
@@ -180,7 +180,7 @@ class HdfsConfig(Config):
         name="hdfs.batchSize",
         unit="events",
         gt=0,
-        ignored=True,
+        without_effect=True,
         description="batches are as large as the channel hands them out",
     )
 
@@ -218,7 +218,7 @@ class HdfsConfig(Config):
         columns = {f"serializer.columns.{header}": frozenset({header}) for header in self.columns}
         return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()} | columns
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Yield warnings of options that have no effect, or hide files from readers."""
         if self._assumed:
             yield Problem(
@@ -252,7 +252,7 @@ class HdfsConfig(Config):
             )
         names = {option.field: option.name for option in self.options()}
         if self.file_type != "SequenceFile":
-            yield from serializers.cautions(self, self.model_fields_set, names)
+            yield from serializers.warnings(self, self.model_fields_set, names)
             if "write_format" in self.model_fields_set:
                 yield Problem("hdfs.writeFormat", f"has no effect with {self.file_type}, as in Flume", note=True)
         elif given := {"serializer", *serializers.APPLIES} & self.model_fields_set:
@@ -314,7 +314,7 @@ class HdfsConfig(Config):
     def _no_limit(cls, value: int) -> int:
         return max(0, value)
 
-    @agreement("webhdfs", "path", "proxy_user")
+    @cross_field_validator("webhdfs", "path", "proxy_user")
     def _find_servers(self) -> None:
         self._location, self._assumed = locate(self.path, self.webhdfs, self.proxy_user)
         self._creation = {} if self._location.scheme == "file" else Hadoop().creation()
@@ -338,12 +338,12 @@ class HdfsConfig(Config):
         known = {name: one for one in FORMATS for name in (one.lower(), f"hdfs{one}serializer".lower())}
         return known.get(name, value)
 
-    @agreement("write_format", "file_type")
+    @cross_field_validator("write_format", "file_type")
     def _check_write_format(self) -> None:
         if self.file_type == "SequenceFile" and self.write_format not in FORMATS:
             raise ValueError(f"must be Writable or Text, not {self.write_format!r}")
 
-    @agreement("serializer", "file_type")
+    @cross_field_validator("serializer", "file_type")
     def _check_parquet(self) -> None:
         if self.serializer == "PARQUET" and self.file_type == "CompressedStream":
             raise ValueError(
@@ -352,17 +352,17 @@ class HdfsConfig(Config):
                 "serializer.compressionCodec"
             )
 
-    @agreement("columns", "serializer", "file_type")
+    @cross_field_validator("columns", "serializer", "file_type")
     def _check_typed(self) -> None:
         if self.columns and (self.serializer != "PARQUET" or self.file_type == "SequenceFile"):
             header = next(iter(self.columns))
             raise ValueError(f"{header}: is for Parquet: write hdfs.fileType = DataStream and serializer = PARQUET")
 
-    @agreement("compression_codec", "serializer")
+    @cross_field_validator("compression_codec", "serializer")
     def _check_compression(self) -> None:
         serializers.check_codec(self)
 
-    @agreement("codec", "file_type")
+    @cross_field_validator("codec", "file_type")
     def _check_codec(self) -> None:
         if self.file_type == "DataStream" and self.codec is not None:
             raise ValueError(
@@ -390,13 +390,13 @@ class HdfsConfig(Config):
     def _lower(cls, value: str) -> str:
         return value.lower()
 
-    @agreement("round_value", "round_unit", "round")
+    @cross_field_validator("round_value", "round_unit", "round")
     def _check_rounding(self) -> None:
         longest = ROUND_UNITS.get(self.round_unit, self.round_value)
         if self.round and not 0 < self.round_value <= longest:
             raise ValueError(f"must be 1 to {longest} {self.round_unit}s, not {self.round_value}")
 
-    @agreement("kerberos_principal")
+    @cross_field_validator("kerberos_principal")
     def _refuse_kerberos(self) -> None:
         if self.kerberos_principal is None:
             return

@@ -32,14 +32,14 @@ from flafka.plugins import (
     TopicPartition,
     next_epoch,
 )
-from flafka.plugins.errors import CommitLogElsewhere
+from flafka.plugins.errors import CommitLogMoved
 from flafka.plugins.partitions import UNKNOWN_RECORD
 from flafka.plugins.shared.disk import writable
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
+from flafka.sinks.hdfs.compatibility import HDFS
 from flafka.sinks.hdfs.config import HIDDEN, ROUND_UNITS, HdfsConfig
-from flafka.sinks.hdfs.differences import HDFS
 from flafka.sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
 from flafka.sinks.hdfs.formats import format_of
 from flafka.sinks.hdfs.layout import LONGEST_NAME, final_path, longest_prefix, possible, stage_directory
@@ -50,7 +50,7 @@ from flafka.sinks.hdfs.tracing import find_in
 from flafka.sinks.hdfs.webhdfs import WebHdfs
 from flafka.sinks.serializers.avro import schema_name
 from flafka.sinks.serializers.base import lengths
-from flafka.sinks.serializers.differences import SERIALIZERS
+from flafka.sinks.serializers.compatibility import SERIALIZERS
 
 LONGEST_SECONDS = 86_400
 """A file is closed at this age whatever the options say: its events must be in the channel until then, and a topic
@@ -80,7 +80,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """Return the libraries that a sink with these options imports: none for a directory of this host."""
         return {} if config.location.scheme == "file" else cls.libraries
 
-    differences = (*HDFS, *SERIALIZERS)
+    compatibility_notes = (*HDFS, *SERIALIZERS)
 
     def __init__(self, config: HdfsConfig, name: str = "") -> None:
         super().__init__(config, name)
@@ -122,7 +122,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._hdfs.close()
             self._hdfs = None
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Yield what keeps the path from being created on HDFS, or files from being staged."""
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
         if not writable(staging):
@@ -206,7 +206,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """Log, now and then, that readers pass over what this path names."""
         names = bucket[len(self.root) :].split("/")
         if any(name[0:1] in HIDDEN and "=" not in name for name in names) and self.config.uses_headers():
-            self.complain("hidden", "Spark, Hive and MapReduce pass over names that begin with _ or .: %s", bucket)
+            self.warn_rate_limited(
+                "hidden", "Spark, Hive and MapReduce pass over names that begin with _ or .: %s", bucket
+            )
 
     def _check_directory(self, path: str) -> None:
         """Raise ValueError, a sentence about the event, where a file is in the place of its directory."""
@@ -275,7 +277,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             return True
         return bool(idle) and any(now - file.touched >= idle for file in part.files.values())
 
-    def holds(self) -> str:
+    def commit_condition(self) -> str:
         """Return how long events are left to the channel: until a file is closed."""
         seconds = self.config.roll_interval or self.config.idle_timeout
         return f"until a file is closed{f', after up to {seconds} s' if seconds else ''}"
@@ -338,7 +340,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         chain, _, start = self._find(committed)
         place, group = committed.topic_partition, committed.group
         if chain.state != self.state:
-            raise CommitLogElsewhere(
+            raise CommitLogMoved(
                 f"{place}: the commit log of group {group} is below {chain.state}, and not below {self.state}, as "
                 "hdfs.path asks for. Stop all agents of the group, and the next one that starts moves it (or: agent "
                 f"group move {group}), or have all of them write below the same path"
@@ -354,7 +356,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._chains[resumed.topic_partition, resumed.generation] = chain
         return resumed
 
-    def finds_commit_log(self, committed: Assignment) -> bool:
+    def has_commit_log(self, committed: Assignment) -> bool:
         """Return True if the newest log of that partition is below hdfs.path."""
         return self._find(committed)[0].state == self.state
 
@@ -366,7 +368,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """
         chain, passed, start = self._find(committed)
         if chain.state == self.state:
-            if not self.is_elsewhere(committed) and all(log.state == self.state for log in passed):
+            if not self.commit_log_moved(committed) and all(log.state == self.state for log in passed):
                 return None
         else:
             old = chain

@@ -116,10 +116,10 @@ class KafkaSinkConfig(ProducerConfig):
 class FlumeKafkaSinkConfig(KafkaSinkConfig):
     """Options under Flume's class name, with the names of its oldest versions."""
 
-    older = MappingProxyType(
+    deprecated_aliases = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}
     )
     bootstrap_servers: str = with_default(KafkaSinkConfig, "bootstrap_servers")
     topic: str = with_default(KafkaSinkConfig, "topic", "default-flume-topic")
     batch_size: int = with_default(KafkaSinkConfig, "batch_size", 100)
-    ignored = MappingProxyType({"requiredAcks": "all in-sync replicas always acknowledge"})
+    options_without_effect = MappingProxyType({"requiredAcks": "all in-sync replicas always acknowledge"})

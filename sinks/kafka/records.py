@@ -58,7 +58,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         self._stored.clear()
         self._refused.clear()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Check that brokers answer and that the topic exists."""
         yield from probed(self._client, self.config, self.config.writes())
 

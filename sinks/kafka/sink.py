@@ -24,10 +24,10 @@ from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer
 from flafka.plugins.kafka.errors import sentence
 from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
+from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
 from flafka.sinks.kafka.commitlog import CommitLog
+from flafka.sinks.kafka.compatibility import KAFKA
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
-from flafka.sinks.kafka.differences import KAFKA
-from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.records import KafkaRecords
 from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 
@@ -41,10 +41,10 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.sink.kafka.KafkaSink",)
-    differences = KAFKA
+    compatibility_notes = KAFKA
     declared_metrics = (SEND_TIMER, ROLLBACKS)
     remote = False  # a transaction ends where it began
-    plain = PlainKafkaSink
+    at_least_once = AtLeastOnceKafkaSink
 
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
@@ -70,7 +70,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
 
     # --- partitions
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         """Only where a transaction can hold the channel's offsets."""
         if assignment.topic_partition.cluster == self._find_cluster():
             return ""

@@ -119,7 +119,7 @@ def make(options: Options, fetch: Fetch = fetch, columns: Mapping[str, str] | No
     return AvroBody(codec or "null", options.sync_interval, options.schema_url, options.trusted_schema_urls, fetch)
 
 
-def cautions(options: Options, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
+def warnings(options: Options, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
     """What was given and has no effect with the serializer. `names` are the options as they are written."""
     for field, owners in APPLIES.items():
         if field in given and options.serializer not in owners:

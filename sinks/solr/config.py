@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from flafka.plugins import Problem, agreement, option
+from flafka.plugins import Problem, cross_field_validator, option
 from flafka.plugins.morphline.hocon import Scalar
 from flafka.plugins.morphline.options import MorphlineConfig
 from flafka.sinks.bulk import DocumentsConfig
@@ -38,7 +38,7 @@ def collection_address(value: str) -> str:
 class SolrConfig(MorphlineConfig, DocumentsConfig):
     """Options of the Solr sink."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {"isProductionMode": "an event with which a morphline fails always becomes a dead letter"}
     )
     url: str | None = option(
@@ -117,9 +117,9 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
                 _check_locator(place, where)
         return found
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """What has no effect beside a morphline."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self.morphline_file is not None:
             for one in self.options():
                 if one.field in _MADE_BY_MORPHLINE and one.field in self.model_fields_set:
@@ -160,12 +160,12 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
             raise ValueError(f"{value} is a Java class, which cannot run here: remove it, or make documents with url")
         return value
 
-    @agreement("url", "morphline_file")
+    @cross_field_validator("url", "morphline_file")
     def _check_required(self) -> None:
         if self.url is None and self.morphline_file is None:
             raise ValueError("is required: add url = http://host:8983/solr/<collection>")
 
-    @agreement("body_field", "id_field", "morphline_file")
+    @cross_field_validator("body_field", "id_field", "morphline_file")
     def _keeps_the_body(self) -> None:
         if self.morphline_file is None and self.body_field == self.id_field:
             raise ValueError(
@@ -173,7 +173,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
                 "stored nowhere. Name a field for the body, or none"
             )
 
-    @agreement("fields", "body_field", "id_field", "morphline_file")
+    @cross_field_validator("fields", "body_field", "id_field", "morphline_file")
     def _keeps_body_and_id(self) -> None:
         if self.morphline_file is not None:
             return
@@ -186,7 +186,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         if wrong := [f"{name}: {why}" for name, why in taken.items() if name in self.fields]:
             raise ValueError("\n".join(wrong))
 
-    @agreement("morphline_file", "morphline_id", "variables", "url")
+    @cross_field_validator("morphline_file", "morphline_id", "variables", "url")
     def _check_morphline(self) -> None:
         if self.morphline_file is not None and (morphline := self.checked()) is not None:
             locator = self.locator(morphline)

@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from flafka.plugins import Assignment, Batch, Caution, EventId, FlafkaError, Origin, Retry, require
+from flafka.plugins import Assignment, Batch, ConnectivityWarning, EventId, FlafkaError, Origin, Retry, require
 from flafka.plugins.morphline.record import Failed
 from flafka.sinks.bulk import DocumentsSink, RequestRefused
+from flafka.sinks.solr.compatibility import SOLR
 from flafka.sinks.solr.config import SolrConfig
-from flafka.sinks.solr.differences import SOLR
 from flafka.sinks.solr.documents import DocumentMaker, live_address
 from flafka.sinks.templates import readable
 
@@ -61,7 +61,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
     """
 
     type_name = "solr"
-    differences = SOLR
+    compatibility_notes = SOLR
     most_size = 4 << 20
     refusal = "Solr refuses its document"
     libraries: ClassVar = {
@@ -133,7 +133,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             self.metrics.add("ConnectionClosedCount")
             self._solr = None
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Check that the collection takes an update of nothing, and that its schema has the fields."""
         try:
             self.open()
@@ -164,7 +164,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             return None
         return found
 
-    def _unknown_fields(self) -> Iterator[Caution]:
+    def _unknown_fields(self) -> Iterator[ConnectivityWarning]:
         """Warn only, because some update chains add unknown fields to the schema."""
         schema = self._schema()
         if schema is None or self.config.morphline_file is not None:
@@ -173,9 +173,11 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         body = [] if self.config.body_field == "none" else [self.config.body_field]
         for name in (*body, *self._templates):
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-                yield Caution(f"Solr's schema has no field {name!r}: it will refuse the documents or guess its type")
+                yield ConnectivityWarning(
+                    f"Solr's schema has no field {name!r}: it will refuse the documents or guess its type"
+                )
         if schema.get("uniqueKey") != self.config.id_field:
-            yield Caution(
+            yield ConnectivityWarning(
                 f"idField is {self.config.id_field!r} and the unique key of the schema is "
                 f"{schema.get('uniqueKey')!r}: what is delivered again is there twice"
             )
@@ -266,7 +268,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             return {"missing": f"{self._url} has no document {name}"}
         return {"collection": self._url, "id": name, "document": document}
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         """Documents replace themselves; where others have their ids too, an older one would replace a newer one."""
         if self.config.morphline_file is not None or self.config.document_id == "%[id]":
             return ""

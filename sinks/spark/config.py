@@ -7,7 +7,7 @@ from typing import Literal
 
 import pydantic
 
-from flafka.plugins import Config, Problem, agreement, option
+from flafka.plugins import Config, Problem, cross_field_validator, option
 from flafka.plugins.kafka.config import own_topic
 from flafka.plugins.problems import suggestion
 from flafka.sinks.spark.loading import SessionNeeded, load
@@ -98,16 +98,16 @@ class SparkSinkConfig(Config):
     _unknown: str = pydantic.PrivateAttr("")
     """Reason why the function could not be looked up; empty where it was found."""
 
-    @agreement("processor", "path")
+    @cross_field_validator("processor", "path")
     def _loads(self) -> None:
         try:
             load(self.processor, self.path)
         except SessionNeeded as e:  # the driver imports it with a session
             self._unknown = str(e)
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Yield a note if the function is not known before the agent starts."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self._unknown:
             yield Problem("processor", f"is checked only when the agent starts: {self._unknown}", note=True)
 

@@ -28,7 +28,7 @@ _JETTY = "they are settings of Jetty, which is not used here"
 class HttpSourceConfig(ServingConfig, EncodingConfig):
     """Options of the HTTP source."""
 
-    older = MappingProxyType(
+    deprecated_aliases = MappingProxyType(
         {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
     )
     bind: str = with_default(ServingConfig, "bind", "0.0.0.0")  # noqa: S104  # Flume's default
@@ -69,20 +69,22 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
         ge=1,
         description="A connection that is silent, or leaves a request unfinished, for this long is closed.",
     )
-    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", ignored=True, description=_JETTY)
-    http_configuration: dict[str, str] = option({}, name="HttpConfiguration.", ignored=True, description=_JETTY)
-    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", ignored=True, description=_JETTY)
-    connector: dict[str, str] = option({}, name="ServerConnector.", ignored=True, description=_JETTY)
+    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", without_effect=True, description=_JETTY)
+    http_configuration: dict[str, str] = option(
+        {}, name="HttpConfiguration.", without_effect=True, description=_JETTY
+    )
+    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", without_effect=True, description=_JETTY)
+    connector: dict[str, str] = option({}, name="ServerConnector.", without_effect=True, description=_JETTY)
 
     @property
     def largest(self) -> int:
         """Bytes of the largest request."""
         return self.max_blob_length if self.handler == "blob" else self.max_request_bytes
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Jetty's settings, and what `ssl` needs."""
-        yield from super().cautions()
-        for jettys in (one for one in self.options() if one.ignored):
+        yield from super().warnings()
+        for jettys in (one for one in self.options() if one.without_effect):
             for name in getattr(self, jettys.field):
                 protects = jettys.field == "ssl_factory"
                 message = "has no effect: it is a setting of Jetty, which is not used here"

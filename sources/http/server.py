@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from flafka.plugins import Event, Source
-from flafka.plugins.threads import complain_rarely
+from flafka.plugins.threads import warn_rate_limited
 from flafka.sources import serving
 from flafka.sources.connections import Connections
 from flafka.sources.http import handlers
@@ -200,7 +200,7 @@ class _UvicornServer(uvicorn.Server):
         self._reception, self._log = reception, log
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        complain_rarely(asyncio.get_running_loop(), self._log)
+        warn_rate_limited(asyncio.get_running_loop(), self._log)
         await super().startup(sockets=[])
         self._reception.open()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from flafka.plugins import Batch, Difference, Metric
+from flafka.plugins import Batch, CompatibilityNote, Metric
 from flafka.sources.http.config import HttpSourceConfig
 from flafka.sources.listening import Endpoint
 from flafka.sources.serving import ServingSource
@@ -29,28 +29,28 @@ class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
             "known",
         ),
     )
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="a header that is null is there, without a value",
             here="it is absent",
         ),
-        Difference(
+        CompatibilityNote(
             flume="some requests that are no JSON are answered 500, a wrong `\\u` escape for instance",
             here="400, as all others that are none",
         ),
-        Difference(
+        CompatibilityNote(
             flume="an object of other fields than `headers` and `body`, without a body, is an empty event",
             here="the request is answered 400 with these fields' names, as all that it holds would be lost",
         ),
-        Difference(
+        CompatibilityNote(
             flume="a body with `Content-Encoding: gzip` is answered 400",
             here="it is unpacked, except for `handler = blob`; any other encoding is answered 415",
         ),
-        Difference(
+        CompatibilityNote(
             flume="a request of any size is read",
             here="one too large is answered 413",
         ),
-        Difference(
+        CompatibilityNote(
             flume="the answer is 503 as soon as the channel is full",
             here="the source waits `requestTimeout` for the channel, then answers 503; the client may send again",
         ),

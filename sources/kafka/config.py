@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
-from flafka.plugins import Config, Problem, agreement, option, with_default
+from flafka.plugins import Config, Problem, cross_field_validator, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
 from flafka.plugins.kafka.config import ConsumerConfig, checked_topic
 from flafka.plugins.shared.regex import backtracking
@@ -119,7 +119,7 @@ class KafkaSourceConfig(ConsumerConfig):
         """The header with the topic's name."""
         return self.topic_header if self.set_topic_header else None
 
-    @agreement("topics", "topics_regex")
+    @cross_field_validator("topics", "topics_regex")
     def _reads_something(self) -> None:
         if not self.topics_regex and not self.names:
             raise ValueError("is required, or kafka.topics.regex")
@@ -151,8 +151,8 @@ class KafkaSourceConfig(ConsumerConfig):
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
     """Options under Flume's class name, with the names of its oldest versions."""
 
-    older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
-    ignored = MappingProxyType(
+    deprecated_aliases = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
+    options_without_effect = MappingProxyType(
         {
             "migrateZookeeperOffsets": "offsets are in Kafka alone",
             "backoffSleepIncrement": "an idle topic costs nothing",
@@ -163,7 +163,7 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
     zookeeper_connect: str | None = option(
         None,
         name="zookeeperConnect",
-        ignored=True,
+        without_effect=True,
         description="offsets are in Kafka alone; without `kafka.bootstrap.servers`, brokers are looked for on "
         "ZooKeeper's hosts, at port 9092",
     )
@@ -182,9 +182,9 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
         config._brokers_assumed = assumed
         return config
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Properties that have no effect here, and brokers that are not named."""
-        yield from super().cautions()
+        yield from super().warnings()
         if self._brokers_assumed:
             yield Problem(
                 "zookeeperConnect",

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from flafka.plugins import Batch, Difference, Event, FlafkaError, Metric, Retry, Source
+from flafka.plugins import Batch, CompatibilityNote, Event, FlafkaError, Metric, Retry, Source
 from flafka.plugins.kafka.admin import NO_BROKERS, missing, probed
 from flafka.plugins.kafka.consumer import Fenced
 from flafka.plugins.kafka.metrics import COMMIT_TIMER, GET_TIMER
@@ -37,14 +37,14 @@ class KafkaSource(Source[KafkaSourceConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.source.kafka.KafkaSource",)
-    differences = (
-        Difference(
+    compatibility_notes = (
+        CompatibilityNote(
             flume="the brokers may come from ZooKeeper, which `zookeeperConnect` names",
             here="they are looked for on ZooKeeper's hosts at port 9092, with a warning; "
             "`kafka.bootstrap.servers` names them",
             option="zookeeperConnect",
         ),
-        Difference(
+        CompatibilityNote(
             flume="a record that is no Flume event stops the source for ever",
             here="it is kept, with the header `kafka.status = Invalid`",
             option="useFlumeEventFormat",
@@ -94,7 +94,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
             self._consumer.close()
             self._consumer = None
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether brokers answer, and the topics are there."""
         yield from probed(self._client, self.config, self._names())
 

@@ -107,7 +107,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         batch, invalid = self._reader.batch(events)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
-            self.complain(
+            self.warn_rate_limited(
                 "json", "%d of %d events are not JSON; the batch begins with %r", invalid, len(events), events[0][:60]
             )
         return batch
@@ -163,7 +163,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
     def _refuse_objects(self, connection: _Application) -> None:
         """End a connection that sends Java objects."""
         self.metrics.add("EventReadFail")
-        self.complain(
+        self.warn_rate_limited(
             "serialised",
             "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
             "flume-ng-log4jappender with an avro source",

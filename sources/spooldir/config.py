@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from flafka.plugins import Config, Problem, agreement, option
+from flafka.plugins import Config, Problem, cross_field_validator, option
 from flafka.plugins.options import ANY_CASE
 from flafka.plugins.problems import suggestion
 from flafka.plugins.shared.charsets import text_codec
@@ -39,7 +39,7 @@ _APPLIES = {
 class SpooldirConfig(Config):
     """Options of the source `spooldir`."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "maxBackoff": "the source waits for a full channel, and continues as soon as there is room",
             "bufferMaxLines": "Flume ignores this option, too",
@@ -199,12 +199,12 @@ class SpooldirConfig(Config):
         near = suggestion(name, list(DESERIALIZERS)) or f"; built are: {', '.join(DESERIALIZERS)}"
         raise ValueError(f"there is no deserializer {name!r}{near}")
 
-    @agreement("file_header", "file_header_key", "basename_header", "basename_header_key")
+    @cross_field_validator("file_header", "file_header_key", "basename_header", "basename_header_key")
     def _names_differ(self) -> None:
         if self.file_header and self.basename_header and self.file_header_key == self.basename_header_key:
             raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Yield warnings: shell globs, and options of another deserializer."""
         for option_name, text in {
             "spoolDir": shell_directory(self.spool_dir, "write a source for each directory"),

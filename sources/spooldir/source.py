@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from flafka.plugins import Batch, FlafkaError, FollowedFile, Metric, Retry, Source, require
+from flafka.plugins import Batch, FlafkaError, Metric, Retry, Source, TailedFile, require
 from flafka.plugins.shared.disk import make_directory
 from flafka.sources import columns
+from flafka.sources.spooldir.compatibility import SPOOLDIR
 from flafka.sources.spooldir.config import SpooldirConfig
 from flafka.sources.spooldir.content import Skip
 from flafka.sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
-from flafka.sources.spooldir.differences import SPOOLDIR
 from flafka.sources.spooldir.directory import Candidate, Directory, problems
 from flafka.sources.spooldir.spooled import Spooled, readable, resumed
 from flafka.sources.spooldir.tracker import FileOffset, Left, Leftovers, State, Tracker
@@ -48,7 +48,7 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     type_name = "spooldir"
     aliases = ("org.apache.flume.source.SpoolDirectorySource",)
-    differences = SPOOLDIR
+    compatibility_notes = SPOOLDIR
     declared_metrics = (
         *FILE_METRICS,
         Metric("FileReadCount", "counter", "files", "Files that were read to their end.", "known"),
@@ -67,9 +67,9 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._held = ExitStack()
         self._waiting: deque[Candidate] = deque()
         """Files to read, the next one first."""
-        self._reading: FollowedFile | None = None
+        self._reading: TailedFile | None = None
         """How far the file that is being read is stored, for whoever looks."""
-        self.metrics.ask("FollowedFileCount", lambda: len(self._waiting) + (self._reading is not None))
+        self.metrics.set_function("FollowedFileCount", lambda: len(self._waiting) + (self._reading is not None))
 
     def open(self) -> None:
         """Lock `trackerDir` and read it. Raises Retry while a directory is missing or cannot be written."""
@@ -116,11 +116,11 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._reading = None
         self.metrics.degraded = str
 
-    def exclusive(self) -> Mapping[Path, str]:
+    def exclusive_resources(self) -> Mapping[Path, str]:
         """Where it keeps what it has read."""
         return {self.config.tracker_directory: "trackerDir"}
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """What is wrong with the directories."""
         yield from problems(self.config)
 
@@ -150,13 +150,13 @@ class SpooldirSource(Source[SpooldirConfig]):
             self._retire(file)
         if last is not None and last is self._current:
             self._unsaved = last.position
-            self._reading = FollowedFile(last.path, last.taken)
+            self._reading = TailedFile(last.path, last.taken)
         self._save()
 
-    def followed(self) -> list[FollowedFile]:
+    def tailed_files(self) -> list[TailedFile]:
         """The file that is being read, and those that wait for it; none of those that were read or are left."""
         reading, waiting = self._reading, self._waiting.copy()
-        return [*([reading] if reading else ()), *(FollowedFile(one.path, 0) for one in waiting)]
+        return [*([reading] if reading else ()), *(TailedFile(one.path, 0) for one in waiting)]
 
     # --- reading
 
@@ -231,7 +231,7 @@ class SpooldirSource(Source[SpooldirConfig]):
             except OSError as e:
                 self._troubles.report(path, f"{path} cannot be read, it is tried again: {e.strerror or e}")
             else:
-                self._reading = FollowedFile(path, file.taken)
+                self._reading = TailedFile(path, file.taken)
                 self._resume.pop(path, None)
                 self._troubles.over(path)
                 return file

@@ -100,7 +100,7 @@ class Decoder:
                     statuses = batch.header(STATUS).dictionary_decode()
                     if invalid := (rows := pc.equal(statuses, "Invalid").fill_null(False)).true_count:
                         source.metrics.add("EventReadFail", invalid)
-                        source.complain(
+                        source.warn_rate_limited(
                             "invalid",
                             "%d of %d messages are marked Invalid; the first one %s: %r",
                             invalid,

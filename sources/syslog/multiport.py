@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import pydantic
 
-from flafka.plugins import agreement, option
-from flafka.sources.syslog import differences as declared
+from flafka.plugins import cross_field_validator, option
+from flafka.sources.syslog import compatibility as declared
 from flafka.sources.syslog.config import SyslogStreamConfig
 from flafka.sources.syslog.decoder import Decoder
 from flafka.sources.syslog.reading import MULTIPORT
@@ -31,7 +31,7 @@ def _codec(charset: str) -> str:
 class MultiportSyslogTcpConfig(SyslogStreamConfig):
     """Options of multiport_syslogtcp."""
 
-    ignored = MappingProxyType(
+    options_without_effect = MappingProxyType(
         {
             "batchSize": "messages are batched as they come",
             "numProcessors": "one thread reads all ports",
@@ -84,7 +84,7 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
                 raise ValueError(f"{port}: {e}") from None
         return checked
 
-    @agreement("port_charsets", "ports")
+    @cross_field_validator("port_charsets", "ports")
     def _names_its_ports(self) -> None:
         for port in self.port_charsets:
             if port not in self.ports:
@@ -99,7 +99,7 @@ class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
 
     type_name = "multiport_syslogtcp"
     aliases = ("org.apache.flume.source.MultiportSyslogTCPSource",)
-    differences = (*declared.SYSLOG, *declared.STREAMS, *declared.MULTIPORT)
+    compatibility_notes = (*declared.SYSLOG, *declared.STREAMS, *declared.MULTIPORT)
 
     def __init__(self, config: MultiportSyslogTcpConfig, name: str = "") -> None:
         decoder = Decoder(

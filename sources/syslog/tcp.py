@@ -16,9 +16,9 @@ from flafka.plugins import Batch
 from flafka.sources.connections import CONNECTION_METRICS, Connection, plain
 from flafka.sources.listening import CERTIFICATE, HANDSHAKES, MAX_BYTES, Endpoint, EndpointSource, Listener
 from flafka.sources.syslog.columns import Bytes
+from flafka.sources.syslog.compatibility import PORTS, STREAMS, SYSLOG
 from flafka.sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
 from flafka.sources.syslog.decoder import INCOMPLETE, Decoder
-from flafka.sources.syslog.differences import PORTS, STREAMS, SYSLOG
 from flafka.sources.syslog.framing import (
     BETWEEN,
     COUNTED_MAX,
@@ -139,7 +139,7 @@ class SyslogStream(EndpointSource[C]):
         if (cut.marks & CUT).any():
             for connection, marks in zip(connections, np.split(cut.marks, np.cumsum(cut.counts)), strict=False):
                 if (marks & CUT).any():
-                    self.complain(
+                    self.warn_rate_limited(
                         "cut",
                         "%s sends messages that are too long: lines are cut at eventSize = %d bytes, counted ones"
                         " at %d",
@@ -152,7 +152,7 @@ class SyslogStream(EndpointSource[C]):
         for connection in connections:
             if connection.framer.fault:
                 self.metrics.add("EventReadFail")
-                self.complain(
+                self.warn_rate_limited(
                     "framing",
                     "%s is closed, its octet counts are wrong: %s",
                     connection.peer,
@@ -180,7 +180,7 @@ class SyslogStream(EndpointSource[C]):
                 continue
             if connection.held and now > connection.since + config.frame_timeout:
                 overdue.append(connection)
-                self.complain(
+                self.warn_rate_limited(
                     "unfinished",
                     "%s is closed: it left a message unfinished for %g s",
                     connection.peer,
@@ -213,7 +213,7 @@ class SyslogTcp(SyslogStream[SyslogTcpConfig]):
 
     type_name = "syslogtcp"
     aliases = ("org.apache.flume.source.SyslogTcpSource",)
-    differences = (*SYSLOG, *PORTS, *STREAMS)
+    compatibility_notes = (*SYSLOG, *PORTS, *STREAMS)
 
     def __init__(self, config: SyslogTcpConfig, name: str = "") -> None:
         super().__init__(config, name, [config.port], Decoder(config, format=config.format))

@@ -11,9 +11,9 @@ from flafka.plugins import Batch
 from flafka.sources.connections import plain
 from flafka.sources.datagrams import DatagramConfig, DatagramSource
 from flafka.sources.listening import FAREWELL, MAX_BYTES
+from flafka.sources.syslog.compatibility import DATAGRAMS, PORTS, SYSLOG
 from flafka.sources.syslog.config import SyslogPortConfig
 from flafka.sources.syslog.decoder import INCOMPLETE, Decoder
-from flafka.sources.syslog.differences import DATAGRAMS, PORTS, SYSLOG
 from flafka.sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
 from flafka.sources.syslog.names import Sender
 
@@ -30,7 +30,7 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
 
     type_name = "syslogudp"
     aliases = ("org.apache.flume.source.SyslogUDPSource",)
-    differences = (*SYSLOG, *PORTS, *DATAGRAMS)
+    compatibility_notes = (*SYSLOG, *PORTS, *DATAGRAMS)
     declared_metrics = (*DatagramSource.declared_metrics, INCOMPLETE)
     in_flight = 4
 

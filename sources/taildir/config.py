@@ -8,7 +8,7 @@ from typing import Literal
 
 import pydantic
 
-from flafka.plugins import MAX_HEADER_COLUMNS, Config, Problem, agreement, option
+from flafka.plugins import MAX_HEADER_COLUMNS, Config, Problem, cross_field_validator, option
 from flafka.plugins.shared.javaregex import NotLinear
 from flafka.plugins.shared.regex import Regex
 from flafka.sources.filenames import shell_directory, shell_pattern
@@ -171,11 +171,11 @@ class TaildirConfig(Config):
             raise ValueError(f"{e}: write it without (multiline.negate reverses the match)") from None
         return pattern
 
-    @agreement("filegroups", "patterns", "headers")
+    @cross_field_validator("filegroups", "patterns", "headers")
     def _check_groups(self) -> None:
         self.groups()
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         """Yield a warning for each path that looks like a shell glob."""
         for name in self.filegroups:
             directory, slash, pattern = self.patterns.get(name, "").rpartition("/")
@@ -186,7 +186,7 @@ class TaildirConfig(Config):
                 if text:
                     yield Problem(f"filegroups.{name}", text, as_in_flume=True)
 
-    @agreement("multiline_pattern")
+    @cross_field_validator("multiline_pattern")
     def _joins_lines(self) -> None:
         if not self.multiline_pattern and any(name.startswith("multiline_") for name in self.model_fields_set):
             raise ValueError("is required, as without it no lines are joined")

@@ -8,11 +8,11 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from flafka.plugins import Batch, FollowedFile, Metric, Retry, Source
+from flafka.plugins import Batch, Metric, Retry, Source, TailedFile
 from flafka.sources.pace import Pace
+from flafka.sources.taildir.compatibility import TAILDIR
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.cursors import PositionFile
-from flafka.sources.taildir.differences import TAILDIR
 from flafka.sources.taildir.discovery import Discovery
 from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from flafka.sources.taildir.groups import Groups
@@ -58,7 +58,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     type_name = "taildir"
     aliases = ("TAILDIR", "org.apache.flume.source.taildir.TaildirSource")
-    differences = TAILDIR
+    compatibility_notes = TAILDIR
     declared_metrics = (
         *FILE_METRICS,
         Metric("FileMissedCount", "counter", "files", "Files deleted before they could be opened.", "known"),
@@ -143,20 +143,20 @@ class TaildirSource(Source[TaildirConfig]):
         self._yielded: list[Events] = []
         self._held.callback(lambda: self._save(final=True))
 
-    def followed(self) -> list[FollowedFile]:
+    def tailed_files(self) -> list[TailedFile]:
         """Return the tracked files that were found, by their present paths. Thread-safe."""
         tails = self._opened_table.tracked if self._opened_table is not None else []
-        return [FollowedFile(tail.path, tail.offset) for tail in tails]
+        return [TailedFile(tail.path, tail.offset) for tail in tails]
 
     def close(self) -> None:
         """Save the offsets, and close all files and watches."""
         self._held.close()
 
-    def exclusive(self) -> Mapping[Path, str]:
+    def exclusive_resources(self) -> Mapping[Path, str]:
         """Return the position file, which no other source may use."""
         return {self.config.position_path: "positionFile"}
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Yield faults of the position file, and unreadable directories and files."""
         yield from PositionFile(self.config.position_path).problems()
         for group in self.config.groups():
@@ -251,12 +251,12 @@ class TaildirSource(Source[TaildirConfig]):
             self._discovery.adopt(hints)
             if hints.overflow:
                 self.metrics.add("WatchOverflowCount")
-                self.complain(
+                self.warn_rate_limited(
                     "overflow", "more names changed than the kernel could report: some files may have been missed"
                 )
             if hints.ended:
                 self.metrics.add("WatchRestartCount")
-                self.complain(
+                self.warn_rate_limited(
                     "ended",
                     "the process that opens new files ended (%s) and is started again: files that came and went"
                     " meanwhile may have been missed",
@@ -399,7 +399,7 @@ class TaildirSource(Source[TaildirConfig]):
                 "files were gone before they could be opened, and what they held is not read:"
                 f" {self.metrics.get('FileMissedCount'):.0f} so far, the latest {missed[-1]}"
             )
-            self.complain("missed", "%s", text)
+            self.warn_rate_limited("missed", "%s", text)
             self._show("missed", text)
             missed.clear()
 

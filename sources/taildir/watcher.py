@@ -597,7 +597,7 @@ class FileCounters:
         """One name for each missed file. The caller that reports the list clears it."""
         self._created = self._opened = self._reported = 0
         self._before = 0
-        """Difference of the two counters at the previous full scan."""
+        """CompatibilityNote of the two counters at the previous full scan."""
         self._name = ""
         self._away: dict[int, None] = {}
         """Inotify cookies of renames whose second half is not reported yet."""

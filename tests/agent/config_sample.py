@@ -54,7 +54,7 @@ class Ticks(Source[TicksConfig]):
     def batches(self) -> Iterator[Batch]:
         raise NotImplementedError
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         yield "the clock has stopped"
 
 
@@ -134,7 +134,7 @@ class Index(Sink[IndexConfig]):
     def write(self, batch: Batch) -> None:
         raise NotImplementedError
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         if self.config.url == "http://slow":
             ANSWERED.wait()
         if self.config.url == "http://broken":
@@ -153,7 +153,7 @@ class BrokenConfig(Config):
             return super().parse(properties)
         raise TypeError("unhashable type")
 
-    def cautions(self) -> Iterator[Problem]:
+    def warnings(self) -> Iterator[Problem]:
         raise TypeError("unhashable caution")
 
 

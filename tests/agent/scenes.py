@@ -14,14 +14,14 @@ from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
 from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.agent.topology import AgentSpec
-from flafka.plugins import FollowedFile, Metrics
+from flafka.plugins import Metrics, TailedFile
 from flafka.plugins.kafka.backlog import Broker, ClusterState
 
 
 class Scene:
     """An agent's registry and page; a test sets its figures by hand."""
 
-    def __init__(self, spec: AgentSpec, files: list[FollowedFile] | None = None) -> None:
+    def __init__(self, spec: AgentSpec, files: list[TailedFile] | None = None) -> None:
         self.files = files or []
         self.rejecting: dict[str, str] = {}
         self.registry = Registry(spec.name, lambda: self.rejecting)
@@ -139,11 +139,11 @@ def at_work(scene: Scene) -> None:
         scene.look("counts", cluster("flafka-counts"))
 
 
-def some_files(directory: Path, number: int) -> list[FollowedFile]:
+def some_files(directory: Path, number: int) -> list[TailedFile]:
     """Files of different sizes, all but some read to their ends."""
     found = []
     for n in range(number):
         path = directory / f"application-{n:05}.log"
         path.write_bytes(b"x" * (n % 97))
-        found.append(FollowedFile(str(path), (n % 97) * (n % 5 != 0)))
+        found.append(TailedFile(str(path), (n % 97) * (n % 5 != 0)))
     return found

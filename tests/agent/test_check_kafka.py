@@ -112,7 +112,7 @@ def test_the_kafka_sink_takes_its_plain_form_where_it_cannot_commit_by_itself(tm
     file.write_text("\n".join(lines))
     spec, diagnostics = load(file, None, components=Components(), mode="normal", system={})
     assert spec is not None, diagnostics
-    assert [sink.cls is KafkaSink.plain for sink in spec.sinks] == plain
+    assert [sink.cls is KafkaSink.at_least_once for sink in spec.sinks] == plain
 
 
 @pytest.mark.parametrize(

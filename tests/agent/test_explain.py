@@ -26,9 +26,9 @@ def test_every_option_of_every_component_is_in_one_section(kind: str, cls: type[
     found = facts.explained(Components(), kind, cls.type_name)
     named = [one.name.removesuffix("*") for one in found.facts()]
     own = [one for one in named if not (kind == "sink" and one.startswith("errors."))]
-    assert sorted(own) == sorted(o.name for o in cls.config_class.options() if not o.ignored)
+    assert sorted(own) == sorted(o.name for o in cls.config_class.options() if not o.without_effect)
     assert {one.name.removesuffix("*") for one in found.sections.get(facts.REQUIRED, ())} == {
-        o.name for o in cls.config_class.options() if o.required and not o.ignored
+        o.name for o in cls.config_class.options() if o.required and not o.without_effect
     }
     shown = "\n".join(text(found, 80))
     assert all(one.name in shown for one in found.facts())

@@ -86,7 +86,7 @@ def test_of_a_plugin_that_names_no_options_the_files_are_told(kept: Any) -> None
         def batches(self) -> Iterator[Batch]:
             raise NotImplementedError
 
-        def exclusive(self) -> Any:
+        def exclusive_resources(self) -> Any:
             """As plugins had it before there were options to name."""
             return kept
 

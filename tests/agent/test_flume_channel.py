@@ -17,7 +17,7 @@ from flafka.agent.flumechannel import files as flume
 from flafka.agent.flumechannel.importing import Imported, foreseen, import_events
 from flafka.channels.file import FileChannel, loading
 from flafka.channels.file.log import drop_from
-from flafka.plugins import Caution, FlafkaError, Retry
+from flafka.plugins import ConnectivityWarning, FlafkaError, Retry
 from tests.channels.file_running import channel, consumer, events, opened, segments
 
 RECORDED = Path(__file__).parents[1] / "data/flume_file_channel"
@@ -71,14 +71,14 @@ def test_what_is_there_is_told_before_anything_is_done(memory: Path) -> None:
     left(memory, "records")
     names = sorted(path for path in memory.rglob("*"))
     (said,) = foreseen(of, "import")
-    assert isinstance(said, Caution)
+    assert isinstance(said, ConnectivityWarning)
     assert said.startswith(
         "dataDirs holds 3 events that Flume has not delivered: run `import` before the agent starts"
     )
     log = next((memory / "a").glob("log-?"))
     with log.open("r+b"):  # as a Flume has it
         (said,) = foreseen(of, "import")
-        assert isinstance(said, Caution)
+        assert isinstance(said, ConnectivityWarning)
         assert said.startswith("dataDirs belongs to a Flume that runs: stop it")
     assert sorted(path for path in memory.rglob("*")) == names
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_not_imported(memory: Path, file: str, data: byte
     assert (memory / "a" / "log-1").exists()
     (said,) = foreseen(files, "import")
     assert message in said
-    assert not isinstance(said, Caution)
+    assert not isinstance(said, ConnectivityWarning)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -201,7 +201,7 @@ def test_what_flume_left_is_delivered_before_anything_else(memory: Path, name: s
     files.close()
     bodies = left(memory, name)
     refused = f"{memory}/a holds events of Flume's file channel: `agent migrate --import-channel files FILE`"
-    assert any(problem.startswith(refused) for problem in channel(memory).probe())
+    assert any(problem.startswith(refused) for problem in channel(memory).check_connectivity())
     files = channel(memory)
     with pytest.raises(FlafkaError, match=re.escape(refused)):
         files.open()
@@ -226,7 +226,7 @@ def test_what_flume_left_is_delivered_before_anything_else(memory: Path, name: s
         assert flume.files(directory) == []
     kept = {path.name for path in memory.glob("*/flume-*/*")}
     assert {path.name for path in (RECORDED / name).glob("*/*")} == kept
-    assert [*channel(memory).probe()] == []
+    assert [*channel(memory).check_connectivity()] == []
 
 
 def test_a_second_flume_channel_is_imported_too(memory: Path) -> None:

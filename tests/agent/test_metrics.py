@@ -31,7 +31,7 @@ DECLARED = [
     *((f"{kind} {cls.type_name}", metric) for kind, cls in COMPONENTS for metric in cls.declared_metrics),
 ]
 NAMES = {metric.name for _, metric in DECLARED}
-CALLS = {"add", "set", "ask", "timed"}
+CALLS = {"add", "set", "set_function", "timed"}
 UNUSED = {"CheckpointBackupWriteErrorCount", "Closed", "EventTakeErrorCount"}
 """Metrics of Flume's file channel that are always 0."""
 WITH_TLS = {"CertificateSecondsLeft"}

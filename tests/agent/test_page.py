@@ -19,10 +19,10 @@ from flafka.agent.monitoring.routes import LenientJsonResponse
 from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
 from flafka.agent.monitoring.watch import KafkaWatch
-from flafka.plugins import FollowedFile, Metrics
+from flafka.plugins import Metrics, TailedFile
 
 
-def view_of(registry: Registry, files: list[FollowedFile] | None = None) -> View:
+def view_of(registry: Registry, files: list[TailedFile] | None = None) -> View:
     graph = Graph("a1", "agent.conf", (), (), ())
     view = View(graph, registry)
     view.show(graph, KafkaWatch({}, {}), {"s1": lambda: files or []})
@@ -131,8 +131,8 @@ def test_the_state_has_the_figures_of_the_metrics_and_what_was_said() -> None:
 def test_files_with_most_left_come_first(tmp_path: Path) -> None:
     for name, size in (("a", 10), ("b", 30), ("c", 20)):
         (tmp_path / name).write_bytes(b"x" * size)
-    gone = FollowedFile(str(tmp_path / "gone"), 5)
-    files = [FollowedFile(str(tmp_path / name), 10) for name in "abc"]
+    gone = TailedFile(str(tmp_path / "gone"), 5)
+    files = [TailedFile(str(tmp_path / name), 10) for name in "abc"]
     found = asking(view=view_of(Registry("a1"), [*files, gone]))("/api/files").json()
     assert [file["path"].rpartition("/")[2] for file in found["files"]] == ["b", "c", "a", "gone"]
     assert asking(view=view_of(Registry("a1"), files))("/api/files?match=/b").json()["all"] == 1
@@ -175,7 +175,7 @@ def test_names_that_are_no_text_are_shown_as_far_as_they_can_be() -> None:
     registry, metrics = Registry("a1"), Metrics()
     registry.add("SOURCE", "s1", metrics)
     metrics.error("/in/a\udcff cannot be read")
-    view = view_of(registry, [FollowedFile("/in/a\udcff", 5)])
+    view = view_of(registry, [TailedFile("/in/a\udcff", 5)])
     ask = asking(view=view)
     for path in ("/api/state", "/api/files", "/healthz", "/metrics"):
         answer = ask(path)
@@ -190,9 +190,9 @@ def test_what_is_no_number_is_one_that_is_not_known() -> None:
     registry.add("SINK", "k1", metrics)
     metrics.set("Lag", float("nan"))
     metrics.add("FlushTimer", float("inf"))
-    metrics.ask("DiskFreeBytes", lambda: float("-inf"))
+    metrics.set_function("DiskFreeBytes", lambda: float("-inf"))
     text: Any = "full"
-    metrics.ask("Fill", lambda: text)
+    metrics.set_function("Fill", lambda: text)
     metrics.set("Rows", 10**400)
     view = view_of(registry)
     view.history.sample()

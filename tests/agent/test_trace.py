@@ -15,7 +15,7 @@ from flafka.agent.config import load
 from flafka.agent.runner.deadletters.stored import StoredDeadLetter
 from flafka.agent.topology import AgentSpec
 from flafka.agent.tracing import SinkTrace, _asked, _at, _once_a_group, id_in
-from flafka.plugins import Batch, Components, Event, EventId, FlafkaError, Origin, Whereabouts
+from flafka.plugins import Batch, Components, Event, EventId, EventLocation, FlafkaError, Origin
 from tests.fixtures.partitions import assignment
 
 CONF = """
@@ -114,7 +114,7 @@ def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
     batch = Batch.of([Event(b"no JSON")], Origin.of_records("m", 0, [4], [0]))
     id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "the body is no JSON object", Event(b""), 0, False, False)
-    told = _at(sink, id, Whereabouts({}, None, "", {None: committed}), batch, (letter,) if kept else ())
+    told = _at(sink, id, EventLocation({}, None, "", {None: committed}), batch, (letter,) if kept else ())
     assert (told.state, told.places) == (state, ())
     assert why in told.why
 
@@ -153,5 +153,5 @@ def test_a_rejected_event_is_not_taken_for_one_of_the_records_of_its_file(
     id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "it is no datum", Event(b""), 0, False, False)
     for known in (batch, None):
-        told = _at(sink, id, Whereabouts({}, None, "", {None: committed}), known, (letter,))
+        told = _at(sink, id, EventLocation({}, None, "", {None: committed}), known, (letter,))
         assert (told.state, len(told.places)) == (state, left)

@@ -117,14 +117,14 @@ def test_where_a_disk_is_full_what_is_taken_is_to_be_committed(
         patched.setattr("flafka.channels.file.channel.room", lambda _: 0)
         with pytest.raises(Retry, match="no room"):
             files.put(events(2))
-        assert not owner.reader.pressed(), "nothing is taken"
+        assert not owner.reader.needs_commit(), "nothing is taken"
         owner.take_all()
-        assert owner.reader.pressed()
+        assert owner.reader.needs_commit()
         owner.commit()
-        assert not owner.reader.pressed()
+        assert not owner.reader.needs_commit()
     files.put(events(2))
     owner.take_all()
-    assert not owner.reader.pressed()
+    assert not owner.reader.needs_commit()
     files.close()
 
 
@@ -150,14 +150,14 @@ def test_a_full_disk_blocks_too_and_says_so(
     files.put(events(1))
     assert (files.metrics.last_error, files.metrics.degraded()) == ("", "")
     monkeypatch.undo()
-    assert any("MiB left, less than minimumRequiredSpace" in problem for problem in files.probe())
+    assert any("MiB left, less than minimumRequiredSpace" in problem for problem in files.check_connectivity())
     files.close()
 
 
 def probed(directory: Path) -> tuple[list[str], str]:
     """Return what a check and a start of another process say of the channel in that directory."""
     made = channel(directory)
-    cautions = [*made.probe()]
+    cautions = [*made.check_connectivity()]
     with pytest.raises(Retry) as raised:
         made.open()
     return cautions, str(raised.value)
@@ -170,9 +170,9 @@ def test_directories_are_one_channels_alone(tmp_path: Path, forked: Forked) -> N
     cautions, refusal = forked.call(probed, tmp_path)
     told = f"{cautions}\n{refusal}"
     assert told.count(f"used by another process ({os.getpid()})") == 4, told
-    assert [*files.probe()] == []
+    assert [*files.check_connectivity()] == []
     files.close()
-    assert [*channel(tmp_path).probe()] == []
+    assert [*channel(tmp_path).check_connectivity()] == []
 
 
 def test_directories_of_several_channels_are_refused(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_capacity_of_nothing_is_the_default_as_in_flume() -> None:
 def test_what_flume_has_left_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log-3").write_bytes(b"")
-    assert any("Flume's file channel" in caution for caution in channel(tmp_path).probe())
+    assert any("Flume's file channel" in caution for caution in channel(tmp_path).check_connectivity())
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,13 @@ def test_without_a_file_the_channel_stays_closed_until_it_is_back_or_its_loss_is
         sentence = refused(tmp_path)
         assert told in sentence
         assert way_out in sentence
-        assert sentence in [*channel(tmp_path).probe()]
+        assert sentence in [*channel(tmp_path).check_connectivity()]
         assert sentence in run(way_out.replace("reset", "describe"))
     (tmp_path / "away").rename(path)
     opened(tmp_path).close()
     path.rename(tmp_path / "away")
     run(f"{way_out} --yes")
-    assert not [*channel(tmp_path).probe()]
+    assert not [*channel(tmp_path).check_connectivity()]
     files = opened(tmp_path)
     assert files.metrics.get("EventLostCount") == len(held)
     assert f"{path} is lost, as an operator has accepted" in files.metrics.degraded()

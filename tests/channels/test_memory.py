@@ -128,11 +128,11 @@ def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
     reader = memory.reader(owner, group=None, member="k")
     pressed = []
     while reader.take(0):
-        pressed.append(reader.pressed())
+        pressed.append(reader.needs_commit())
     assert pressed == sorted(pressed)
     assert pressed[-1]
     reader.commit([owner.assignments[1].at(3)])
-    assert not reader.pressed()
+    assert not reader.needs_commit()
 
 
 def test_a_reader_that_closes_gives_back_what_it_did_not_commit():

@@ -84,7 +84,7 @@ def test_a_library_that_is_not_installed_is_an_error_of_this_machine(
     config, problems = MorphlineInterceptorConfig.parse({"morphlineFile": str(file)})
     assert not problems
     assert config is not None
-    (caution,) = config.cautions()
+    (caution,) = config.warnings()
     assert caution.message == "needs hocon, which is not installed: pip install 'flafka[morphlines]'"
     assert caution.uninstalled
 

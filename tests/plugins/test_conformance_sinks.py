@@ -128,7 +128,7 @@ class ById(Files):
     def reset(self) -> None:
         self.events = {}
 
-    def repeats(self, assignment: Assignment) -> str:
+    def duplicate_risk(self, assignment: Assignment) -> str:
         return ""
 
 

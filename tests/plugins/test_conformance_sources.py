@@ -42,7 +42,7 @@ class Lines(Source[DirectoryConfig]):
             raise Retry(f"{directory} is no directory")
         self.file, self.position = directory / "in", directory / "position"
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         if not Path(self.config.directory).is_dir():
             yield f"{self.config.directory} is no directory"
 
@@ -149,14 +149,14 @@ class Raw(Lines):
 class Blind(Lines):
     """At least once; probes nothing."""
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         return iter(())
 
 
 class Suspicious(Lines):
     """At least once; probes too much."""
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         yield "I do not like it here"
 
 
@@ -198,8 +198,8 @@ class NoName(Lines):
         (Stubborn, "Stubborn lost 1 events, such as b'again 0': they were yielded, no channel had stored them"),
         (Chatty, "Chatty brought in what nobody sent: 1 events, such as b'greetings'"),
         (Failing, "Failing.batches() failed: RuntimeError('no idea')"),
-        (Blind, "Blind.probe() finds nothing where open() fails"),
-        (Suspicious, "Suspicious.probe() finds fault where open() works: ['I do not like it here']"),
+        (Blind, "Blind.check_connectivity() finds nothing where open() fails"),
+        (Suspicious, "Suspicious.check_connectivity() finds fault where open() works: ['I do not like it here']"),
         (Undocumented, "Undocumented has no docstring"),
         (Vague, "the docstring of Vague does not say what can be lost or repeated"),
         (NoName, "NoName.type_name is ''"),

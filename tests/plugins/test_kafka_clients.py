@@ -29,7 +29,7 @@ def test_no_property_weakens_what_is_promised(config, weak):
     properties = {**PRODUCER, **client_properties(parsed.producer)}
     assert properties == PRODUCER
     assert Producer({**properties, "log_level": 0}) is not None
-    assert [problem.option for problem in parsed.cautions()] == [f"kafka.producer.{name}" for name in weak]
+    assert [problem.option for problem in parsed.warnings()] == [f"kafka.producer.{name}" for name in weak]
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
@@ -37,7 +37,7 @@ def test_a_property_that_no_client_has_is_told_and_left_out(kind):
     properties = {f"kafka.{kind}.timeout.ms": "100", f"kafka.{kind}.linger.ms": "7"}
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, **properties})
     assert parsed is not None, problems
-    cautions = {one.option: one.message for one in parsed.cautions()}
+    cautions = {one.option: one.message for one in parsed.warnings()}
     assert cautions == {f"kafka.{kind}.timeout.ms": "has no effect: Kafka's clients have no such property"}
     assert client_properties(getattr(parsed, kind)) == {"linger.ms": "7"}
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, f"kafka.{kind}.linger.ms": "x"})
@@ -112,7 +112,7 @@ def test_what_runs_in_flume_runs(brokers, properties):
     assert config is not None, problems
     TransactionalWriter(KafkaSink(config)._properties(), assignment("", "t", "", "g", 0, 0)).close()
     changed = properties.keys() & {"retries", "message.send.max.retries", "max.in.flight.requests.per.connection"}
-    noted = {problem.option for problem in config.cautions()}
+    noted = {problem.option for problem in config.warnings()}
     assert noted == {f"kafka.producer.{name}" for name in changed if properties[name] != "3"}
 
 
@@ -149,7 +149,7 @@ def test_all_that_the_client_refuses_is_told_at_once():
 def test_a_callback_is_no_property_of_a_file():
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, "kafka.consumer.stats_cb": "x"})
     assert parsed is not None, problems
-    assert [one.option for one in parsed.cautions()] == ["kafka.consumer.stats_cb"]
+    assert [one.option for one in parsed.warnings()] == ["kafka.consumer.stats_cb"]
 
 
 def test_javas_certificates_in_the_configuration_itself():
@@ -239,4 +239,4 @@ def test_flumes_switch_for_names_in_certificates(written, wanted):
     named = {f"kafka.producer.{name}": value for name, value in given.items()}
     parsed, problems = KafkaSinkConfig.parse({**BROKERS, "kafka.topic": "t", **named})
     assert parsed is not None, problems
-    assert [*parsed.cautions()] == []
+    assert [*parsed.warnings()] == []

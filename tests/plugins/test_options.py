@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.plugins import Components, Config, Option, Problem, agreement, option, with_default
+from flafka.plugins import Components, Config, Option, Problem, cross_field_validator, option, with_default
 
 OURS = ("flafka",)
 
@@ -43,7 +43,7 @@ class Everything(Config):
     password: pydantic.SecretStr | None = option(None, name="password", min_length=4, description="a secret")
     needed: str = option(name="needed", pattern="^[a-z]+$", description="must be given")
 
-    @agreement("kind", "flag")
+    @cross_field_validator("kind", "flag")
     def _not_both(self) -> None:
         if self.flag and self.kind == "b":
             raise ValueError("must not be b with flag = true")
@@ -237,7 +237,7 @@ def test_a_config_cannot_be_changed() -> None:
 
 def test_options_by_their_older_names():
     class Renamed(Config):
-        older = MappingProxyType({"kafka.topic": "topic", "count": "number"})
+        deprecated_aliases = MappingProxyType({"kafka.topic": "topic", "count": "number"})
         topic: str = option(name="kafka.topic", description="the topic")
         count: int = option(1, name="count", description="a number")
 
@@ -267,12 +267,12 @@ def test_agreements_are_all_checked_whatever_the_order_of_fields_and_whatever_el
             "other": option(name="other", description="a number"),
         }
 
-        @agreement("low", "high")
+        @cross_field_validator("low", "high")
         def _ordered(self: Any) -> None:
             if self.low > self.high:
                 raise ValueError(f"must be at most high, {self.high}")
 
-        @agreement("ports", "low")
+        @cross_field_validator("ports", "low")
         def _all_above(self: Any) -> None:
             for name, port in self.ports.items():
                 if int(port) < self.low:
@@ -302,7 +302,7 @@ def test_agreements_are_all_checked_whatever_the_order_of_fields_and_whatever_el
 
 def test_no_check_of_one_option_sees_another() -> None:
     # A validator that takes pydantic's info can read the fields declared before its own, and only those: moving a
-    # field would turn its check off. What is about several options is an `agreement`.
+    # field would turn its check off. What is about several options is a `cross_field_validator`.
     for config_class in all_config_classes():
         for name, decorator in config_class.__pydantic_decorators__.field_validators.items():
             if name != "_from_text":
@@ -314,7 +314,7 @@ def test_no_check_of_one_option_sees_another() -> None:
 def test_descriptions_are_sentences_of_one_form() -> None:
     for config_class in all_config_classes():
         for one in config_class.options():
-            if one.ignored:  # a reason, which stands in brackets
+            if one.without_effect:  # a reason, which stands in brackets
                 assert not one.description.endswith("."), (config_class, one.name)
             else:
                 assert re.fullmatch(r"[A-Z`].*[.]", one.description), (config_class, one.name, one.description)
@@ -339,8 +339,8 @@ def test_an_option_declared_again_with_another_default() -> None:
 
 def test_options_without_effect() -> None:
     class Old(Config):
-        ignored = MappingProxyType({"threads": "one thread is enough"})
-        quorum: str | None = option(None, name="quorum", ignored=True, description="ZooKeeper is not asked")
+        options_without_effect = MappingProxyType({"threads": "one thread is enough"})
+        quorum: str | None = option(None, name="quorum", without_effect=True, description="ZooKeeper is not asked")
 
     assert Old.without_effect() == {"threads": "one thread is enough", "quorum": "ZooKeeper is not asked"}
     config, found = Old.parse({"threads": "many", "quorum": "q"})

@@ -250,9 +250,9 @@ class TornChannel(FileChannel):
     type_name = "torn_channel"
     aliases = ()
 
-    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+    def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
         tear_once(self)
-        super().put_in_turn(batch, placed)
+        super().put_in_order(batch, enqueued)
 
 
 class ShutChannel(FileChannel):

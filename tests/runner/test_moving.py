@@ -22,10 +22,10 @@ class LoggingSink:
     def __init__(self, log: str) -> None:
         self.log, self.moves = log, 0
 
-    def is_elsewhere(self, committed: Assignment) -> bool:
+    def commit_log_moved(self, committed: Assignment) -> bool:
         return committed.generation.commit_log != HERE
 
-    def finds_commit_log(self, committed: Assignment) -> bool:
+    def has_commit_log(self, committed: Assignment) -> bool:
         return self.log == HERE
 
     def move_commit_log(self, committed: Assignment) -> Assignment | None:

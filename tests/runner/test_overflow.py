@@ -252,13 +252,13 @@ def test_what_the_channel_can_never_take_becomes_a_dead_letter_of_its_source(pai
 def test_what_the_disk_holds_is_not_put_there_again_for_letters_that_cannot_be_kept(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = pair.disk.channel.put_in_turn
+    put = pair.disk.channel.put_in_order
 
-    def choosy(batch: Batch, placed: Callable[[], None]) -> None:
-        put(batch.slice(0, 1), placed)
+    def choosy(batch: Batch, enqueued: Callable[[], None]) -> None:
+        put(batch.slice(0, 1), enqueued)
         raise Rejected({EventId("", -1, -1, 1): "too large"})
 
-    monkeypatch.setattr(pair.disk.channel, "put_in_turn", choosy)
+    monkeypatch.setattr(pair.disk.channel, "put_in_order", choosy)
     pair.topic.there.clear()
     pair.letters.error = Retry("dead letters cannot be written now")
     both = pending("a", "large")
@@ -356,10 +356,10 @@ def test_a_source_that_goes_on_after_the_stop_is_told_that_the_channel_is_closed
 def test_a_disk_that_fails_holds_a_late_put_up_until_its_brokers_have_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(batch: Batch, placed: object) -> None:
+    def full(batch: Batch, enqueued: object) -> None:
         raise Retry("the disk fails")
 
-    monkeypatch.setattr(pair.disk.channel, "put_in_turn", full)
+    monkeypatch.setattr(pair.disk.channel, "put_in_order", full)
     pair.topic.there.clear()
     waiting = threading.Thread(target=pair.put, args=("late",))
     waiting.start()

@@ -166,9 +166,9 @@ def test_batches_that_are_on_their_way_together_come_into_each_channel_in_order(
 
         type_name = "waiting"
 
-        def put_in_turn(self, batch, placed):
+        def put_in_order(self, batch, enqueued):
             self.put(batch)
-            placed()
+            enqueued()
             number = int(batch.bodies[0].as_py())
             assert number >= 8 or until(lambda: len(self.held) > number // 4 * 4 + 3, "those behind it", 60) is None
 

@@ -19,7 +19,7 @@ from flafka.agent.services.cluster import site_xml
 from flafka.agent.services.spark import SparkCluster, own_pages
 from flafka.agent.yarn.hadoop import hadoop_configuration
 from flafka.agent.yarn.kept import remember_jars
-from flafka.plugins import Caution
+from flafka.plugins import ConnectivityWarning
 from tests.fixtures.ports import free_port
 
 SPARK = importlib.metadata.version("pyspark")
@@ -92,7 +92,7 @@ def test_what_executors_on_yarn_need_lies_where_they_reach_it(
     def found(**conf: str) -> list[str]:
         named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
         cautions = list(wrong(AgentOptions(spark_master="yarn", spark_conf=named)))
-        assert all(isinstance(one, Caution) for one in cautions)
+        assert all(isinstance(one, ConnectivityWarning) for one in cautions)
         return [one.partition(",")[0] for one in cautions]
 
     own, uploads = ["fs.defaultFS"], ["Spark uploads its own jars"]
@@ -130,7 +130,7 @@ def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: p
     (tmp_path / "yarn-site.xml").write_text(site_xml({}))
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://one"}))
     (found,) = wrong(AgentOptions(spark_master="yarn"))
-    assert isinstance(found, Caution)
+    assert isinstance(found, ConnectivityWarning)
     assert str(found).startswith("Spark uploads its own jars, ")
     assert "at each start: `agent spark upload` puts them there once, or spark.conf.spark.yarn.jars or " in str(found)
     for name in ("spark.yarn.jars", "spark.yarn.archive"):
@@ -163,10 +163,10 @@ def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None
     page.version = "4.1.0"
     (found,) = wrong_with_master(options)
     assert found == f"{options.spark_master} is Spark 4.1.0, and pyspark here is {SPARK}: make them the same"
-    assert not isinstance(found, Caution)
+    assert not isinstance(found, ConnectivityWarning)
     page.version = "4.2.99"
     (found,) = wrong_with_master(options)
-    assert isinstance(found, Caution)
+    assert isinstance(found, ConnectivityWarning)
     page.version, page.workers = SPARK, 0
     (found,) = wrong_with_master(options)
     assert found.endswith(" has no workers: nothing is delivered until one is there")

@@ -149,7 +149,7 @@ def test_a_source_that_says_nothing():
     )
     assert not problems
     assert config.patience(config.connect_timeout) == config.patience(config.request_timeout) == 20
-    assert [caution.option for caution in config.cautions()] == ["connect-timeout", "request-timeout"]
+    assert [caution.option for caution in config.warnings()] == ["connect-timeout", "request-timeout"]
 
 
 def test_nobody_listens():
@@ -159,7 +159,7 @@ def test_nobody_listens():
     sink.write(batch(EVENTS[:1]))
     with pytest.raises(Retry, match=f"127.0.0.1:{port}: Connection refused"):
         sink.flush()
-    assert list(sink.probe()) == [f"127.0.0.1:{port}: Connection refused"]
+    assert list(sink.check_connectivity()) == [f"127.0.0.1:{port}: Connection refused"]
 
 
 def test_deflate_on_one_side_only():
@@ -176,10 +176,10 @@ def test_certificates(tls, tmp_path):
     server = {"ssl": "true", "keystore": str(tls / "server.p12"), "keystore-password": "changeit"}
     with Running(**server) as running:
         port = running.source.port
-        assert list(made(port, ssl="true", truststore=str(tls / "server.crt")).probe()) == []
-        assert list(made(port, ssl="true", **{"trust-all-certs": "true"}).probe()) == []
+        assert list(made(port, ssl="true", truststore=str(tls / "server.crt")).check_connectivity()) == []
+        assert list(made(port, ssl="true", **{"trust-all-certs": "true"}).check_connectivity()) == []
         for client in ({"truststore": str(stranger / "server.crt")}, {}):
-            (problem,) = made(port, ssl="true", **client).probe()
+            (problem,) = made(port, ssl="true", **client).check_connectivity()
             assert "its certificate is not accepted" in problem
     wrong = {"ssl": "true", "keystore-password": "changeit"}
     for keystore, reason in ((tls / "server.crt", "no private key"), (tls / "none", "No such file")):
@@ -194,9 +194,9 @@ def test_the_name_in_the_certificate(tmp_path):
     server = {"ssl": "true", "keystore": str(elsewhere / "server.pem")}
     client = {"ssl": "true", "truststore": str(elsewhere / "server.crt")}
     with Running(**server) as running:
-        (problem,) = made(running.source.port, **client).probe()
+        (problem,) = made(running.source.port, **client).check_connectivity()
         assert "check-hostname" in problem
-        assert list(made(running.source.port, **client, **{"check-hostname": "false"}).probe()) == []
+        assert list(made(running.source.port, **client, **{"check-hostname": "false"}).check_connectivity()) == []
 
 
 def test_contexts_speak_no_old_versions():

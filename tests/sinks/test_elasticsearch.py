@@ -71,13 +71,13 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
         ("es-2", 9200),
         ("::1", 9243),
     ]
-    port, ttl = config.cautions()
+    port, ttl = config.warnings()
     assert port.message.startswith("port 9300 is the one of a protocol that is spoken no more: port 9200")
     assert port.instead == {"hostNames": "es-1:9200, es-2 ,[::1]:9243"}
     assert (ttl.option, ttl.instead) == ("ttl", {})
     sink = ElasticsearchSink(config)
     assert (config.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
-    assert not list(made(hostNames="es:9200").config.cautions())
+    assert not list(made(hostNames="es:9200").config.warnings())
 
 
 def test_an_address_with_https_needs_no_other_option() -> None:
@@ -322,7 +322,9 @@ def test_large_events_are_sent_in_requests_of_a_bounded_size(server: Server) -> 
 )
 def test_probe_names_what_is_wrong(server: Server, info: tuple[int, Any], trouble: str) -> None:
     server.info = info
-    found = [str(sentence) for sentence in made(hostNames=server.address, username="u", password="p").probe()]
+    found = [
+        str(sentence) for sentence in made(hostNames=server.address, username="u", password="p").check_connectivity()
+    ]
     if not trouble:
         assert found == []
     else:
@@ -350,7 +352,7 @@ def test_one_of_two_servers_is_enough(server: Server) -> None:
         sink.flush()
     sink.close()
     assert len(server.stored) == 1
-    assert list(made(hostNames="127.0.0.1:1,127.0.0.1:2").probe()) == [
+    assert list(made(hostNames="127.0.0.1:1,127.0.0.1:2").check_connectivity()) == [
         "Elasticsearch is away: no answer from 127.0.0.1:1,127.0.0.1:2"
     ]
 
@@ -376,16 +378,16 @@ def test_tls_with_ones_own_authority(tmp_path: Path) -> None:
     context.load_cert_chain(folder / "server.pem")
     with contextlib.closing(Server(context)) as server:
         address = f"https://{server.address}"
-        (trouble,) = made(hostNames=address).probe()
+        (trouble,) = made(hostNames=address).check_connectivity()
         assert (
             trouble == f"the certificate of {address} is not accepted: truststore names a file with your authorities"
         )
-        assert list(made(hostNames=address, truststore=str(folder / "server.crt")).probe()) == []
-        assert list(made(hostNames=address, **{"trust-all-certs": "true"}).probe()) == []
-        (trouble,) = made(hostNames=server.address).probe()
+        assert list(made(hostNames=address, truststore=str(folder / "server.crt")).check_connectivity()) == []
+        assert list(made(hostNames=address, **{"trust-all-certs": "true"}).check_connectivity()) == []
+        (trouble,) = made(hostNames=server.address).check_connectivity()
         assert trouble.startswith("Elasticsearch is away: no answer from 127.0.0.1:")
     with contextlib.closing(Server()) as server:
-        (trouble,) = made(hostNames=f"https://{server.address}").probe()
+        (trouble,) = made(hostNames=f"https://{server.address}").check_connectivity()
         assert "speaks TLS as it must" in trouble, trouble
 
 
@@ -393,5 +395,5 @@ def test_a_truststore_s_library_that_is_not_there_is_told(monkeypatch: pytest.Mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     config, found = ElasticsearchConfig.parse({"hostNames": "h", "ssl": "true", "truststore": "/ca.jks"})
     assert config is not None, found
-    messages = {one.option: one.message for one in config.cautions()}
+    messages = {one.option: one.message for one in config.warnings()}
     assert messages["truststore"] == "needs cryptography, which is not installed: pip install 'flafka[tls]'"

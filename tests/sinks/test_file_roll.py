@@ -175,7 +175,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         make(tmp_path / "file" / "below")
     config, _ = FileRollConfig.parse({"sink.directory": str(tmp_path / "file")})
     assert config is not None
-    assert list(FileRollSink(config).probe()) == [f"cannot write into {tmp_path / 'file'}"]
+    assert list(FileRollSink(config).check_connectivity()) == [f"cannot write into {tmp_path / 'file'}"]
 
 
 def test_options_that_cannot_be(tmp_path: Path) -> None:

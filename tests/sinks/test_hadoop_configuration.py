@@ -121,7 +121,7 @@ def test_where_nothing_names_a_namenode_this_host_is_meant(
     assert config is not None, problems
     named = "nn" in path
     assert config.location == ("http", ["nn" if named else "localhost"], "/logs")
-    cautions = [(caution.option, "HDFS on this host is meant" in caution.message) for caution in config.cautions()]
+    cautions = [(caution.option, "HDFS on this host is meant" in caution.message) for caution in config.warnings()]
     assert cautions == ([] if named else [("hdfs.path", True)])
 
 
@@ -190,7 +190,7 @@ def test_a_kerberos_user_has_no_effect_where_hadoop_is_known_to_ask_for_none(
     given = {"hdfs.kerberosPrincipal": "flume/_HOST@R", "hdfs.kerberosKeytab": "/k"}
     config, problems = HdfsConfig.parse({"hdfs.path": "hdfs://nn:8020/data", **given})
     assert [problem.option for problem in problems] == ["hdfs.kerberosPrincipal"] * refused
-    assert config is None or [one.option for one in config.cautions()] == ["hdfs.kerberosPrincipal"]
+    assert config is None or [one.option for one in config.warnings()] == ["hdfs.kerberosPrincipal"]
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,14 @@ def test_a_thrift_server_is_looked_for_on_the_hosts_of_zookeeper(
     config, found = HBaseConfig.parse({"table": "t", "columnFamily": "f", **quorum})
     assert config is not None, found
     assert config.hosts[0] == (host, 9090)
-    (caution,) = config.cautions()
+    (caution,) = config.warnings()
     assert caution.option == ("zookeeperQuorum" if "zookeeperQuorum" in quorum else "thrift")
     assert caution.instead == ({"thrift": f"{config._hosts}"} if "zookeeperQuorum" in quorum else None)
     assert f"looked for at {host}:9090" in caution.message
     assert "`hbase thrift start`" in caution.message
     named, _ = HBaseConfig.parse({**NEEDED, **quorum})
     assert named is not None
-    assert (named.hosts, [*named.cautions()]) == ([("h", 9090)], [])
+    assert (named.hosts, [*named.warnings()]) == ([("h", 9090)], [])
 
 
 def test_hbases_own_configuration_names_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_hbases_own_configuration_names_zookeeper(tmp_path: Path, monkeypatch: p
 def test_kerberos_is_the_thrift_servers_own_affair() -> None:
     config, _ = HBaseConfig.parse({**NEEDED, "kerberosPrincipal": "flume/h@R", "kerberosKeytab": "/k"})
     assert config is not None
-    assert [caution.option for caution in config.cautions()] == ["kerberosPrincipal"]
+    assert [caution.option for caution in config.warnings()] == ["kerberosPrincipal"]
 
 
 def test_flumes_files_are_read() -> None:
@@ -160,7 +160,7 @@ def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pyt
     properties = {"serializer.regex": "((?:a|aa)+(?!a)|k)", "serializer.colNames": "v"}
     config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **properties})
     assert config is not None
-    assert [(one.option, one.note) for one in config.cautions()][-1] == ("serializer.regex", True)
+    assert [(one.option, one.note) for one in config.warnings()][-1] == ("serializer.regex", True)
     sink = HBaseSink(config)
     events = Batch.of([Event(b"k"), Event(b"a" * 60 + b"!"), Event(b"aa")])
     rejected = sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))

@@ -115,7 +115,7 @@ def test_options_that_hide_files_from_readers_get_a_warning(
 ) -> None:
     config, problems = HdfsConfig.parse({**REQUIRED, **properties})
     assert config is not None, problems
-    found = [(one.option, one.message) for one in config.cautions()]
+    found = [(one.option, one.message) for one in config.warnings()]
     assert [name for name, _ in found] == ([option] if option else [])
     assert not option or says in found[0][1]
 
@@ -161,7 +161,7 @@ def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
 )
 def test_what_has_no_effect_is_told(properties: dict[str, str], cautions: dict[str, str]) -> None:
     config = configured(**{"hdfs.idleTimeout": "1", **properties})
-    found = {caution.option: caution.message for caution in config.cautions()}
+    found = {caution.option: caution.message for caution in config.warnings()}
     assert found.keys() == cautions.keys()
     assert all(cautions[name] in message for name, message in found.items())
 
@@ -294,7 +294,7 @@ def test_where_no_namenode_answers_both_ports_are_named(sinks: Any, fake: FakeWe
     assert config is not None
     with pytest.raises(Retry, match=r"at nn:9870 or nn:50070.*hdfs.webhdfs = nn:port.*where nn is a nameservice"):
         HdfsSink(config).open()
-    assert [*HdfsSink(config).probe()] == [
+    assert [*HdfsSink(config).check_connectivity()] == [
         "HDFS is away: no NameNode answers over HTTP at nn:9870 or nn:50070, Hadoop's default ports; if its "
         "dfs.namenode.http-address is another, add hdfs.webhdfs = nn:port, or all NameNodes of it where nn is a "
         "nameservice"

@@ -207,10 +207,10 @@ def test_a_wrong_path_is_told(properties: dict[str, str], option: str, says: str
 
 def test_a_probe_says_where_nothing_can_be_written(tmp_path: Path) -> None:
     sink = sink_of(tmp_path)
-    assert list(sink.probe()) == []
+    assert list(sink.check_connectivity()) == []
     (tmp_path / "file").write_bytes(b"")
     other = sink_of(tmp_path, **{"hdfs.path": f"file:{tmp_path}/file/out"})
-    assert "cannot be a directory" in next(other.probe())
+    assert "cannot be a directory" in next(other.check_connectivity())
 
 
 @pytest.mark.parametrize(("master", "runs"), [("local[2]", True), ("spark://host:7077", False)])

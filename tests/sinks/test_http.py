@@ -194,13 +194,13 @@ def test_a_success_is_sent_again_only_where_that_is_written() -> None:
 def test_a_server_that_is_away() -> None:
     port = free_port()
     sink = made(f"http://user:secret@127.0.0.1:{port}/x")
-    assert [*sink.probe()] == [f"http://127.0.0.1:{port}: Connection refused"]
+    assert [*sink.check_connectivity()] == [f"http://127.0.0.1:{port}: Connection refused"]
     sink.write(batch(b"one"))
     with pytest.raises(Retry, match=rf"^http://127.0.0.1:{port}: Connection refused$"):
         sink.flush()
     sink.close()
     with Server() as server:
-        assert not [*made(server.url).probe()]
+        assert not [*made(server.url).check_connectivity()]
 
 
 def test_a_server_that_does_not_answer() -> None:

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from flafka.agent.services.running import until
 from flafka.plugins import Batch, Conflict, Event, OffsetRange, Origin, Rejected, Retry
 from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
+from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
 from flafka.sinks.kafka.commitlog import CommitLog
-from flafka.sinks.kafka.plain import PlainKafkaSink
 from flafka.sinks.kafka.topics import BATCH_BYTES, Topics
 from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 from tests.fixtures.partitions import assignment
@@ -261,7 +261,7 @@ def test_the_plain_form_says_which_event_a_record_is_and_goes_on_after_a_reset(b
     producer.produce("plain", b"makes the topic")
     assert producer.flush(60) == 0
     config, _ = KafkaSinkConfig.parse({"kafka.bootstrap.servers": brokers, "kafka.topic": "plain"})
-    plain = PlainKafkaSink(config)
+    plain = AtLeastOnceKafkaSink(config)
     plain._topics = Topics(config, Admin(plain=(range(4), {})))
     try:
         plain.write(batch(Event(b"one"), Event(b"two", {"key": "k"})))
@@ -298,7 +298,7 @@ def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id,
                 answer.result().topic_id = "i"
             return answers
 
-    plain = PlainKafkaSink(sink(Admin()).config)
+    plain = AtLeastOnceKafkaSink(sink(Admin()).config)
     plain._topics = Topics(plain.config, Described(out=(range(1), {}), channel=(range(1), {})))
     plain._writer, plain._cluster_id = Gathered(), "c"
     prefix = assignment(cluster, "channel", topic_id, "g", 0, 0).id_prefix
@@ -316,7 +316,7 @@ def test_a_fenced_producer_of_the_plain_form_is_thrown_away():
         def settle(self):
             raise Conflict("fenced")
 
-    plain = PlainKafkaSink(sink(Admin()).config)
+    plain = AtLeastOnceKafkaSink(sink(Admin()).config)
     plain._writer = Fenced()
     with pytest.raises(Retry, match="fenced"):
         plain.flush()
@@ -332,10 +332,10 @@ def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
         def __init__(self, *_):
             raise Retry("Kafka does not accept transactions now") from KafkaException(KafkaError(refused))
 
-    plain = PlainKafkaSink(sink(Admin()).config)
-    monkeypatch.setattr("flafka.sinks.kafka.plain.TransactionalWriter", Refused)
+    plain = AtLeastOnceKafkaSink(sink(Admin()).config)
+    monkeypatch.setattr("flafka.sinks.kafka.at_least_once.TransactionalWriter", Refused)
     monkeypatch.setattr(plain, "_find_cluster", lambda: "c")
-    plain.take_over(assignment("c", "t", "i", "g", 0, 0))
+    plain.recover(assignment("c", "t", "i", "g", 0, 0))
     refused = KafkaError.REQUEST_TIMED_OUT
     with pytest.raises(Retry):
-        plain.take_over(assignment("c", "t", "i", "g", 0, 0))
+        plain.recover(assignment("c", "t", "i", "g", 0, 0))

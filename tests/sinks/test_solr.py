@@ -82,7 +82,7 @@ def test_a_morphline_needs_no_other_address_than_its_own(tmp_path: Path) -> None
     assert problems({"morphlineFile": "/etc/m.conf"}) == []
     config, _ = SolrConfig.parse({"morphlineFile": "/etc/m.conf"})
     assert config is not None
-    assert [str(one.message) for one in config.cautions()] == [
+    assert [str(one.message) for one in config.warnings()] == [
         "/etc/m.conf does not exist: nothing runs until it does"
     ]
     with pytest.raises(Retry, match=r"the morphline cannot run: .*No such file"):
@@ -293,6 +293,6 @@ def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
         thread.start()
         config, _ = SolrConfig.parse({"url": f"https://localhost:{listener.getsockname()[1]}/solr/logs"})
         assert config is not None
-        (trouble,) = SolrSink(config).probe()
+        (trouble,) = SolrSink(config).check_connectivity()
         thread.join()
     assert "is not accepted: REQUESTS_CA_BUNDLE" in trouble

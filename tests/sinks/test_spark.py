@@ -109,7 +109,7 @@ def test_a_module_that_needs_a_session_when_it_is_imported_is_noted(
     config, found = SparkSinkConfig.parse(texts)
     assert found == []
     assert config is not None
-    (note,) = pickle.loads(pickle.dumps(config)).cautions()
+    (note,) = pickle.loads(pickle.dumps(config)).warnings()
     assert note == Problem(
         "processor",
         f"is checked only when the agent starts: module {module} needs a Spark session when it is imported "

@@ -40,7 +40,7 @@ def test_tls(tmp_path):
     server = {"ssl": "true", "keystore": str(files / "server.pem")}
     client = {"ssl": "true", "truststore": str(files / "server.crt")}
     with Running(**server) as running, contextlib.closing(made(running.source.port, **client)) as sink:
-        assert list(sink.probe()) == []
+        assert list(sink.check_connectivity()) == []
         sink.write(batch(EVENTS))
         sink.flush()
         assert running.events == EVENTS

@@ -109,7 +109,7 @@ def test_only_clients_with_a_certificate_of_the_authority_are_let_in(server_cert
             with pytest.raises((OSError, AssertionError)), Client(running, tls=context) as client:
                 client.append(HELLO)
             until(lambda why=why: why in caplog.text)
-            running.source._complained.clear()
+            running.source._warned.clear()
         assert running.events == []
         context.load_cert_chain(server_certificate / "server.pem")
         with Client(running, tls=context) as client:

@@ -62,11 +62,11 @@ def test_nothing_it_started_outlives_it() -> None:
 def test_what_needs_a_shell_is_warned_of_without_one(command: str, sign: str) -> None:
     config, _ = ExecConfig.parse({"command": command})
     assert config is not None
-    (found,) = config.cautions()
+    (found,) = config.warnings()
     assert found.message.startswith(f"{sign} means nothing without a shell")
     shell, _ = ExecConfig.parse({"command": command, "shell": "/bin/sh -c"})
     assert shell is not None
-    assert [*shell.cautions()] == []
+    assert [*shell.warnings()] == []
 
 
 def test_its_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:

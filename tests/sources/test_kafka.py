@@ -60,10 +60,10 @@ def test_brokers_that_only_zookeeper_knows_are_looked_for_on_its_hosts():
     config, problems = flumes(topic="t", zookeeperConnect="one:2181,two:2181/kafka")
     assert not problems
     assert config.brokers() == {"one:9092", "two:9092"}
-    (caution,) = config.cautions()
+    (caution,) = config.warnings()
     assert caution.option == "zookeeperConnect"
     assert "looked for at one:9092,two:9092; name them with kafka.bootstrap.servers" in caution.message
     config, _ = flumes(topic="t", zookeeperConnect="one:2181", **{"kafka.bootstrap.servers": "three:1"})
-    assert (config.brokers(), [*config.cautions()]) == ({"three:1"}, [])
+    assert (config.brokers(), [*config.warnings()]) == ({"three:1"}, [])
     _, problems = flumes(topic="t")
     assert [problem.option for problem in problems] == ["kafka.bootstrap.servers"]

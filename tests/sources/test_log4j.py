@@ -138,7 +138,7 @@ def test_only_applications_with_a_certificate_of_the_authority_are_let_in(here, 
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 try_to_send(source, here, shows)
             until(lambda why=why: why in caplog.text)
-            source._complained.clear()
+            source._warned.clear()
         assert source.metrics.get("TlsHandshakeFail") == 2
         with connect(source, here, shows=here) as client:
             client.sendall(b'{"message":"let in"}\n')
@@ -171,7 +171,7 @@ def test_a_keystore_that_will_not_do(here, tmp_path):
     source = Log4jSource(config)
     with pytest.raises(Retry, match=r"absent\.p12: No such file"):
         source.open()
-    assert "absent.p12" in " ".join(source.probe())
+    assert "absent.p12" in " ".join(source.check_connectivity())
     source.close()
     config, (problem,) = Log4jConfig.parse({"bind": "127.0.0.1", "port": "0", "truststore": "x"})
     assert config is None

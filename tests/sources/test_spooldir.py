@@ -264,7 +264,7 @@ def test_options_of_flumes_past() -> None:
     assert config.line_length == 7
     blobs, _ = SpooldirConfig.parse({"spoolDir": "/x", "deserializer": "BLOB", "inputCharset": "UTF-8"})
     assert blobs is not None
-    assert list(blobs.cautions()) == [
+    assert list(blobs.warnings()) == [
         Problem("inputCharset", "has no effect with deserializer BLOB, as in Flume", note=True)
     ]
 
@@ -275,25 +275,25 @@ def test_options_of_flumes_past() -> None:
 def test_a_shells_pattern_is_warned_of(option: str, pattern: str) -> None:
     config, _ = SpooldirConfig.parse({"spoolDir": "/in", option: pattern})
     assert config is not None
-    (found,) = config.cautions()
+    (found,) = config.warnings()
     assert (found.option, repr(pattern) in found.message, found.note) == (option, True, False)
 
 
 def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(make(spool).probe()) == []
-    assert list(make(tmp_path / "nowhere").probe()) == [f"spoolDir {tmp_path}/nowhere does not exist"]
+    assert list(make(spool).check_connectivity()) == []
+    assert list(make(tmp_path / "nowhere").check_connectivity()) == [f"spoolDir {tmp_path}/nowhere does not exist"]
     file = put(tmp_path / "file", b"")
-    assert list(make(file).probe()) == [f"spoolDir {file} is not a directory"]
-    assert list(make(spool, trackerDir=str(file / "x")).probe()) == [
+    assert list(make(file).check_connectivity()) == [f"spoolDir {file} is not a directory"]
+    assert list(make(spool, trackerDir=str(file / "x")).check_connectivity()) == [
         f"trackerDir {file}/x cannot be used: {file} is not a directory"
     ]
     monkeypatch.setattr(directory_module.os, "access", lambda path, mode, **_: not mode & os.W_OK)
-    assert list(make(spool).probe()) == [
+    assert list(make(spool).check_connectivity()) == [
         f"spoolDir {spool} is not writable, where files that were read are renamed or deleted; trackingPolicy ="
         " tracker_dir leaves them as they are",
         f"trackerDir {spool}/.flumespool cannot be used: {spool} is not writable",
     ]
-    assert len(list(make(spool, trackingPolicy="tracker_dir").probe())) == 1
+    assert len(list(make(spool, trackingPolicy="tracker_dir").check_connectivity())) == 1
 
 
 # --- how far it is
@@ -301,16 +301,16 @@ def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch
 
 def test_how_far_each_file_is_read_is_told(tmp_path: Path) -> None:
     source = make(tmp_path, batchSize="3")
-    assert list(source.followed()) == []
+    assert list(source.tailed_files()) == []
     for name, lines in (("a", 5), ("b", 2)):
         (tmp_path / name).write_bytes(b"12345\n" * lines)
         os.utime(tmp_path / name, (1000, 1000))
     source.open()
     told = []
     for batch in source.look():
-        told.append([(Path(file.path).name, file.position) for file in source.followed()])
+        told.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
         source.stored(batch)
-        told.append([(Path(file.path).name, file.position) for file in source.followed()])
+        told.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
     # At first three lines of a are under way, then stored; the rest of a and one of b; the last one of b.
     assert told == [
         *([("a", 0), ("b", 0)], [("a", 18), ("b", 0)]),
@@ -330,7 +330,7 @@ def test_a_compressed_file_is_told_in_bytes_of_its_own(tmp_path: Path, packer: s
     positions = []
     for batch in source.look():
         source.stored(batch)
-        positions += [file.position for file in source.followed()]
+        positions += [file.position for file in source.tailed_files()]
     assert len(positions) >= 2
     assert positions == sorted(positions)
     assert 0 < positions[0] <= positions[-1] <= size

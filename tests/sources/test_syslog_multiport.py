@@ -154,7 +154,7 @@ def test_one_busy_port_is_a_clear_error_and_leaves_no_port_open():
             source.open()
         source.close()
         assert source._listener.endpoint.sockets == []
-        assert len(list(source.probe())) == 1
+        assert len(list(source.check_connectivity())) == 1
 
 
 # --- the parser

@@ -188,9 +188,9 @@ def test_a_busy_port_is_a_clear_error():
         with pytest.raises(Retry, match=f"cannot listen on {where} .*another program"):
             source.open()
         source.close()
-        (problem,) = source.probe()
+        (problem,) = source.check_connectivity()
         assert where in problem
-    assert list(source.probe()) == []
+    assert list(source.check_connectivity()) == []
     source.open()
     source.close()
     source.close()
@@ -200,7 +200,7 @@ def test_an_address_of_another_machine_is_a_clear_error():
     source = make(host="192.0.2.1")
     with pytest.raises(Retry, match="this machine has no such address"):
         source.open()
-    (problem,) = make(host="no-such-host.invalid").probe()
+    (problem,) = make(host="no-such-host.invalid").check_connectivity()
     assert problem.startswith("cannot listen on no-such-host.invalid:0 (TCP): ")
 
 

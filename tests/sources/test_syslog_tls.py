@@ -110,7 +110,7 @@ def test_only_senders_with_a_certificate_of_the_authority_are_let_in(here, stran
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 try_to_send(source, here, shows)
             until(lambda why=why: why in caplog.text, why)
-            source._complained.clear()
+            source._warned.clear()
         assert source.metrics.get("TlsHandshakeFail") == 2
         with connect(source, here, shows=here) as sender:
             sender.sendall(LINE + b"let in\n")
@@ -207,7 +207,7 @@ def test_a_keystore_that_will_not_do_is_a_clear_error(here, tmp_path):
     with pytest.raises(Retry, match=r"absent\.p12: No such file"):
         source.open()
     source.close()
-    assert "absent.p12" in " ".join(source.probe())
+    assert "absent.p12" in " ".join(source.check_connectivity())
     source = make(here, truststore=tmp_path / "absent.crt")
     with pytest.raises(Retry, match=r"truststore .*absent\.crt: No such file"):
         source.open()

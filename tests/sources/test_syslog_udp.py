@@ -140,10 +140,10 @@ def test_a_busy_port_is_a_clear_error():
     second = make(port=first.port)
     with pytest.raises(Retry, match=f"cannot listen on 127.0.0.1:{first.port} .UDP.: another program"):
         second.open()
-    assert len(list(second.probe())) == 1
+    assert len(list(second.check_connectivity())) == 1
     second.close()
     first.close()
-    assert list(second.probe()) == []
+    assert list(second.check_connectivity()) == []
 
 
 def test_a_buffer_the_kernel_does_not_grant_is_said(caplog):

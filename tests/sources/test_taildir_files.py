@@ -424,7 +424,9 @@ def test_a_directory_may_come_later(tmp_path: Path, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     source = make(tmp_path)
     (tmp_path / "logs").rmdir()
-    assert list(source.probe()) == [f"directory {tmp_path}/logs cannot be read: No such file or directory"]
+    assert list(source.check_connectivity()) == [
+        f"directory {tmp_path}/logs cannot be read: No such file or directory"
+    ]
     source.open()
     assert bodies(source) == []
     assert caplog.text.count(f"directory {tmp_path}/logs cannot be read, it is tried again") == 1

@@ -50,7 +50,7 @@ def test_an_unreadable_file_is_told_once_and_tried_again(as_nobody: Path, caplog
     path.chmod(0)
     source = start(as_nobody)
     (as_nobody / "logs" / "log.good").write_bytes(b"good\n")
-    assert list(source.probe()) == [f"{path} cannot be read: Permission denied"]
+    assert list(source.check_connectivity()) == [f"{path} cannot be read: Permission denied"]
     assert bodies(source) == [b"good"]
     assert bodies(source) == []
     assert caplog.text.count(f"{path} cannot be read, it is tried again: Permission denied") == 1
@@ -70,10 +70,10 @@ def test_a_read_only_position_file_is_named(obstacle: str, as_nobody: Path) -> N
     with pytest.raises(Retry, match=rf"positionFile {path} cannot be written, so nothing is read: "):
         source.open()
     source.close()
-    assert [str(path) in problem for problem in source.probe()] == [True]
+    assert [str(path) in problem for problem in source.check_connectivity()] == [True]
     path.parent.chmod(0o755)
     path.chmod(0o644)
-    assert list(source.probe()) == []
+    assert list(source.check_connectivity()) == []
     source.open()
     source.close()
 
@@ -88,7 +88,7 @@ def test_a_position_file_that_makes_no_sense_is_named(content: str, suffix: str,
     with pytest.raises(FlafkaError, match=rf"{path} does not hold positions of files: .*Repair it, or remove it"):
         source.open()
     source.close()
-    assert [str(path) in problem for problem in source.probe()] == [True]
+    assert [str(path) in problem for problem in source.check_connectivity()] == [True]
     assert path.read_text() == content
 
 
@@ -112,7 +112,7 @@ def test_a_position_file_that_makes_no_sense_is_named(content: str, suffix: str,
 def test_a_shells_pattern_is_warned_of(path: str, warning: str) -> None:
     config, problems = TaildirConfig.parse({"filegroups": "g", "filegroups.g": path})
     assert config is not None, problems
-    assert [(found.option, found.message) for found in config.cautions()] == [("filegroups.g", warning)] * bool(
+    assert [(found.option, found.message) for found in config.warnings()] == [("filegroups.g", warning)] * bool(
         warning
     )
 
@@ -142,10 +142,12 @@ def test_a_limit_of_the_kernels_reports_is_named(
 
 def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     source = make(tmp_path, positionFile=f"{tmp_path}/a/b/c.json")
-    assert list(source.probe()) == []
+    assert list(source.check_connectivity()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
     (tmp_path / "a").write_text("a file")
-    assert [problem.startswith(f"positionFile {tmp_path}/a/b/c.json cannot") for problem in source.probe()] == [True]
+    assert [
+        problem.startswith(f"positionFile {tmp_path}/a/b/c.json cannot") for problem in source.check_connectivity()
+    ] == [True]
     with pytest.raises(Retry, match=r"positionFile .*/c\.json cannot be written"):
         source.open()
     source.close()

@@ -304,7 +304,7 @@ def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
         until(lambda: running.source._server.unfinished <= (1 << 20) + 256 * 1024)
         for client in clients:
             assert client.closed()
-        running.source._complained.clear()  # each kind is told once a minute
+        running.source._warned.clear()  # each kind is told once a minute
         slow = stack.enter_context(Client(running))
         slow.socket.sendall(struct.pack(">I", 1 << 20) + bytes(100))
         assert slow.closed()

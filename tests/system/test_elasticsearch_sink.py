@@ -76,7 +76,7 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
     )
     for _ in range(2):
         sink = opened(opensearch_cluster, index)
-        assert list(sink.probe()) == []
+        assert list(sink.check_connectivity()) == []
         sink.open()
         # Of one type in each index: OpenSearch takes a field as text or as an object.
         assert deliver(sink, batch(events[0])) == {}
@@ -133,8 +133,8 @@ def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchClus
         "app-0-3-0": ("4", "5"),
     }
     committed = assignment("cluster", "app", "id", "g", 0, 0)
-    assert sink.repeats(committed).startswith(f"{name} is a data stream: ")
-    assert opened(opensearch_cluster, unique("plain")).repeats(committed) == ""
+    assert sink.duplicate_risk(committed).startswith(f"{name} is a data stream: ")
+    assert opened(opensearch_cluster, unique("plain")).duplicate_risk(committed) == ""
 
 
 def test_what_is_refused_is_found_among_the_rest(opensearch_cluster: OpenSearchCluster) -> None:

@@ -157,15 +157,15 @@ def test_what_hbase_refuses_is_found_among_the_rest(table: Table) -> None:
 def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(table: Table) -> None:
     with pytest.raises(Retry, match=r"HBase has no table .*: add createTable = true"):
         table.sink()
-    (sentence,) = table.made[0].probe()
+    (sentence,) = table.made[0].check_connectivity()
     assert sentence.endswith(f"or run in its shell: create '{table.name}', 'f'")
     table.create()
     with pytest.raises(Retry, match=r"has no column family 'g', only f: .* alter"):
         table.sink(columnFamily="g")
-    (sentence,) = table.made[-1].probe()
+    (sentence,) = table.made[-1].check_connectivity()
     assert "no column family 'g'" in sentence
     sink = table.sink()
-    assert list(sink.probe()) == []
+    assert list(sink.check_connectivity()) == []
     with table.connected() as connection:
         connection.delete_table(table.name, disable=True)
         connection.create_table(table.name, {"g": {}})
@@ -211,7 +211,7 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
         with pytest.raises(Retry, match=r"HBase is away: no Thrift server answers at 127\.0\.0\.1"):
             sink.flush()
         sink.reset()
-        assert [sentence.partition(":")[0] for sentence in sink.probe()] == ["HBase is away"]
+        assert [sentence.partition(":")[0] for sentence in sink.check_connectivity()] == ["HBase is away"]
     finally:
         cluster.start()
     assert deliver(sink, events([b"d"], offset=3)) == {}

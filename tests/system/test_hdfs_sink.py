@@ -349,15 +349,19 @@ def test_files_are_made_as_hadoops_configuration_says(
 
 def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
     sink = place.sink()
-    assert list(sink.probe()) == []
+    assert list(sink.check_connectivity()) == []
     assert sink._hdfs is not None
     assert sink._hdfs.status(place.path) is None
     sink._hdfs.upload(f"{place.path}/file", b"")
     wrong = place.sink(**{"hdfs.path": f"{place.path}/file-0/%Y"})
-    assert [f"{place.path}/file-0 is a file, so that" in sentence for sentence in wrong.probe()] == [True]
+    assert [f"{place.path}/file-0 is a file, so that" in sentence for sentence in wrong.check_connectivity()] == [
+        True
+    ]
     config, _ = HdfsConfig.parse({"hdfs.path": "webhdfs://127.0.0.1:1/x", "hdfs.fileType": "DataStream"})
     assert config is not None
-    assert list(HdfsSink(config).probe()) == ["HDFS is away: no NameNode answers, or none is active, at 127.0.0.1:1"]
+    assert list(HdfsSink(config).check_connectivity()) == [
+        "HDFS is away: no NameNode answers, or none is active, at 127.0.0.1:1"
+    ]
     assert config.staging_dir is None
 
 
@@ -398,7 +402,7 @@ def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_u
         config, problems = HdfsConfig.parse({"hdfs.path": path, "hdfs.fileType": "DataStream"})
         assert config is not None, problems
         sink = HdfsSink(config)
-        assert [*sink.probe()] == []
+        assert [*sink.check_connectivity()] == []
         sink.open()
         try:
             owned = sink.resume(ASSIGNMENT)

@@ -15,7 +15,7 @@ from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins import Batch, Conflict, Event, EventId, OffsetRange, Origin, Rejected, Retry, conformance
 from flafka.plugins.shared import flumeevent
 from flafka.sinks.kafka import KafkaSink
-from flafka.sinks.kafka.plain import PlainKafkaSink
+from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
 from flafka.sinks.kafka.topics import Topics
 from flafka.sources.kafka import KafkaSource
 from tests.fixtures.kit import exercises
@@ -156,7 +156,7 @@ def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_clus
     receipt = killed.stage(owned, OffsetRange(0, 1))
     produce(kafka_cluster, topic, [b"behind it"])
     assert bodies(kafka_cluster, topic) == []
-    PlainKafkaSink(config, "k1").take_over(owned)
+    AtLeastOnceKafkaSink(config, "k1").recover(owned)
     assert bodies(kafka_cluster, topic) == [b"behind it"]
     with pytest.raises(Conflict):
         killed.commit(receipt)

@@ -71,7 +71,7 @@ def test_fields_and_a_redelivery(core: str) -> None:
     }
     for _ in range(2):
         sink = opened(core, **mapping, headerSuffix="_t")
-        assert list(sink.probe()) == []
+        assert list(sink.check_connectivity()) == []
         sink.open()
         events = Event(b"caf\xe9 \0", {"host": "a", "n": "7", "x y": "z"}), Event(b"", {}), Event("😀".encode(), {})
         assert deliver(sink, batch(*events)) == {}
@@ -113,7 +113,7 @@ def test_what_solr_refuses_is_found_among_the_rest(core: str, chain: dict[str, s
 
 def test_probe_names_what_is_wrong(core: str, solr_cluster: SolrCluster) -> None:
     def troubles(url: str, **options: str) -> list[str]:
-        return [str(sentence) for sentence in made(url, **options).probe()]
+        return [str(sentence) for sentence in made(url, **options).check_connectivity()]
 
     assert troubles(core) == []
     assert troubles("http://127.0.0.1:1/solr/c") == ["Solr is away: no answer from http://127.0.0.1:1/solr/c"]

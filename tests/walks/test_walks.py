@@ -19,7 +19,7 @@ INTAKE = [
     "SyslogFramer.cut",
     "SourceRunner.deliver",
     "MaskInterceptor.matched",
-    "KafkaChannel.put_in_turn",
+    "KafkaChannel.put_in_order",
     "DeliveryReports._report",
 ]
 DELIVERY = ["KafkaReader.received", "Delivery.write", "HdfsSink.write", "HdfsSink.stage", "HdfsSink.commit"]

@@ -23,7 +23,7 @@ from flafka.agent.yarn import application, resourcemanager
 from flafka.agent.yarn.application import Application, YarnApplication, be_alone, plain, tag_of
 from flafka.agent.yarn.hadoop import hadoop_configuration
 from flafka.agent.yarn.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
-from flafka.plugins import Caution, Retry
+from flafka.plugins import ConnectivityWarning, Retry
 from tests.fixtures.ports import free_port
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
@@ -240,7 +240,7 @@ def test_queues(pages: type[Pages]) -> None:
     queues["queue"] = [queue("default", used=100.0)]
     (full,) = found()
     assert full == "YARN's queue default is full to 100 %: the application may wait"
-    assert isinstance(full, Caution)
+    assert isinstance(full, ConnectivityWarning)
 
 
 def test_sizes_that_do_not_fit(pages: type[Pages]) -> None:
@@ -277,7 +277,7 @@ def test_a_resource_manager_without_nodes_too_old_or_with_kerberos(pages: type[P
     ]
     del pages.told["info"]
     (one,) = found()
-    assert isinstance(one, Caution)
+    assert isinstance(one, ConnectivityWarning)
     assert one.startswith("the ResourceManager's pages do not tell of YARN (http://127.0.0.1:")
     assert "asks for Kerberos" in one
 
@@ -313,7 +313,7 @@ def test_of_two_resource_managers_the_active_one_is_asked(
         StandingBy.told["info"] = {"clusterInfo": {"haState": "STANDBY"}}
         pages.told["info"]["clusterInfo"]["haState"] = "STANDBY"
         (one,) = found()
-        assert isinstance(one, Caution)
+        assert isinstance(one, ConnectivityWarning)
         assert f"(http://{other} is STANDBY; {active} is STANDBY): nothing else is checked" in one
 
 
@@ -343,7 +343,7 @@ def test_answers_of_another_program_are_told_in_a_sentence(
     monkeypatch.setattr(resourcemanager, "TRIAL_SECONDS", 0.05)
     pages.told[page] = answer
     said = found()
-    assert all(isinstance(one, Caution) for one in said), "no more is known of YARN than before"
+    assert all(isinstance(one, ConnectivityWarning) for one in said), "no more is known of YARN than before"
     assert told_of_yarn() == "" or page not in ("info", "metrics")
 
 
@@ -351,7 +351,7 @@ def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.Mon
     monkeypatch.setattr(resourcemanager, "ANSWER_BYTES", 100)
     pages.told["nodes"] = b" " * 1000
     (first, *_) = found()
-    assert isinstance(first, Caution)
+    assert isinstance(first, ConnectivityWarning)
     assert first.startswith("which nodes YARN has is not known: http://127.0.0.1:")
     assert first.endswith(": its answer does not end")
 

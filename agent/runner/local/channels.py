@@ -18,11 +18,11 @@ from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from flafka.agent.runner.supervise import Worker
 from flafka.plugins import Batch, Channel, Metric, Reader, RebalanceListener, Rejected, Retry
 
-Placed = Callable[[], None]
+Enqueued = Callable[[], None]
 
 
 def nobody_waits() -> None:
-    """`placed` of a batch that is on its way alone."""
+    """`enqueued` of a batch that is on its way alone."""
 
 
 class PutResult(NamedTuple):
@@ -83,15 +83,15 @@ class ChannelRunner(Worker):
         """A consumer of it: see `Channel.reader`."""
         return self.channel.reader(owner, group=group, member=member)
 
-    def complete(self, pending: PendingPut, letters: DeadLetters, placed: Placed = nobody_waits) -> int:
+    def complete(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued = nobody_waits) -> int:
         """Store a batch, and return the number of its dead letters.
 
         Returns when the channel holds the batch, and the events that it can never take are dead letters. Raises what
-        the channel and the dead letters raise; the next call with the same batch does what is left. `placed` may be
-        called before, see `Channel.put_in_turn`.
+        the channel and the dead letters raise; the next call with the same batch does what is left. `enqueued` may be
+        called before, see `Channel.put_in_order`.
         """
         if pending.result is None:
-            pending.result = self._put(pending, placed)
+            pending.result = self._put(pending, enqueued)
         stored, rejected = pending.result
         if rejected:
             letters.put(rejected)
@@ -99,13 +99,13 @@ class ChannelRunner(Worker):
             self.audit.put(stored)
         return len(rejected)
 
-    def _put(self, pending: PendingPut, placed: Placed) -> PutResult:
+    def _put(self, pending: PendingPut, enqueued: Enqueued) -> PutResult:
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
         batch, owners, refused = pending.batch, pending.owners, list[DeadLetter]()
         since = time.monotonic()
         try:
-            self.channel.put_in_turn(batch, placed)
+            self.channel.put_in_order(batch, enqueued)
         except Rejected as e:
             reasons = {id.index: reason for id, reason in sorted(e.reasons.items())}
             rejected = pa.array([row in reasons for row in range(len(batch))])

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from flafka.agent.audit.publishing import Audit
 from flafka.agent.monitoring.definitions import OVERFLOW
 from flafka.agent.runner.deadletters.letters import DeadLetters
-from flafka.agent.runner.local.channels import ChannelRunner, PendingPut, Placed, nobody_waits, wait_for
+from flafka.agent.runner.local.channels import ChannelRunner, Enqueued, PendingPut, nobody_waits, wait_for
 from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
 from flafka.agent.runner.local.outage import GATE_SECONDS, LatePut, Outage
 from flafka.agent.runner.retries import log_failure, told
@@ -111,25 +111,25 @@ class OverflowingChannel(ChannelRunner):
 
     # --- in
 
-    def complete(self, pending: PendingPut, letters: DeadLetters, placed: Placed = nobody_waits) -> int:
+    def complete(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued = nobody_waits) -> int:
         """Return when the brokers hold the batch, or, where they are away, this host's disk."""
         if pending.overflow is not None:
-            return self._complete_overflow(pending.overflow, letters, placed)
+            return self._complete_overflow(pending.overflow, letters, enqueued)
         if pending.result is not None:
-            return super().complete(pending, letters, placed)
+            return super().complete(pending, letters, enqueued)
         if not self._forwarder.looked.is_set():
             raise Retry(f"channel {self.overflow.name} is not open yet")
         if self._outage.enter(self._why_untried):
-            return self._keep(pending, letters, placed)
+            return self._keep(pending, letters, enqueued)
         under_way = PendingPut(pending.batch, pending.owners)
         try:
-            put = self._puts.submit(self._put_now, under_way, letters, placed)
+            put = self._puts.submit(self._put_now, under_way, letters, enqueued)
         except RuntimeError as e:  # a source that did not end in time goes on after `stop_forwarding`
             raise Retry(f"channel {self.name} is closed") from e
         try:
             error = put.exception(self._seconds)
         except TimeoutError:
-            return self._keep_late(pending, letters, placed, LatePut(put, under_way))
+            return self._keep_late(pending, letters, enqueued, LatePut(put, under_way))
         if error is None:
             return put.result()
         if isinstance(error, Unreachable):
@@ -139,7 +139,7 @@ class OverflowingChannel(ChannelRunner):
             raise error
         log_failure(self.log, logging.DEBUG, f"not stored, and put into {self.overflow.path}: {error}", error)
         self.metrics.add("OverflowRepeatedCount", len(pending.batch))
-        return self._keep(pending, letters, placed)
+        return self._keep(pending, letters, enqueued)
 
     def _why_untried(self) -> str:
         """Return the reason to put into the overflow at once; empty if the channel is open.
@@ -152,31 +152,31 @@ class OverflowingChannel(ChannelRunner):
             raise Retry(refusal)
         return self._why_not_open()
 
-    def _put_now(self, pending: PendingPut, letters: DeadLetters, placed: Placed) -> int:
+    def _put_now(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued) -> int:
         self._outage.count_under_way(len(pending.batch))
         try:
-            return super().complete(pending, letters, placed)
+            return super().complete(pending, letters, enqueued)
         finally:
             self._outage.count_under_way(-len(pending.batch))
 
-    def _keep(self, pending: PendingPut, letters: DeadLetters, placed: Placed, mark: str = "") -> int:
+    def _keep(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued, mark: str = "") -> int:
         """Put it into the overflow, which it has entered. Raises Retry."""
         marked = self._forwarder.marked(pending.batch, pending.owners[0], mark)
         kept = PendingPut(marked, pending.owners)
         try:
-            return self._complete_overflow(kept, letters, placed)
+            return self._complete_overflow(kept, letters, enqueued)
         finally:
             if kept.result is not None:
                 pending.overflow = kept
             self.metrics.set("OverflowSize", self._outage.held())
             self._outage.left()
 
-    def _complete_overflow(self, kept: PendingPut, letters: DeadLetters, placed: Placed) -> int:
-        rejected = self.overflow.complete(kept, letters, placed)
+    def _complete_overflow(self, kept: PendingPut, letters: DeadLetters, enqueued: Enqueued) -> int:
+        rejected = self.overflow.complete(kept, letters, enqueued)
         self.metrics.add("OverflowEventCount", len(kept.batch) - rejected)
         return rejected
 
-    def _keep_late(self, pending: PendingPut, letters: DeadLetters, placed: Placed, late: LatePut) -> int:
+    def _keep_late(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued, late: LatePut) -> int:
         """Put it into the overflow, unless the put that is late ends while that is not possible."""
         mark, put = f"{self._run}-{next(self._numbers)}", late.put
         while True:
@@ -186,7 +186,7 @@ class OverflowingChannel(ChannelRunner):
                 pending.result = late.pending.result
                 return put.result()
             try:
-                return self._keep(pending, letters, placed, mark)
+                return self._keep(pending, letters, enqueued, mark)
             except Retry as e:
                 if pending.overflow is not None:
                     raise

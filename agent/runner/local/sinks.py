@@ -18,7 +18,7 @@ from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.retries import LONGEST_WAIT_SECONDS, QUIET_SECONDS, Retries, log_failure, told
 from flafka.agent.topology import SinkGroupSpec, SinkSpec
 from flafka.plugins import Assignment, Batch, Conflict, FlafkaError, PolledBatch, Reader, Retry
-from flafka.plugins.errors import ANY_FAILURE, MISUSE_SECONDS, CommitLogElsewhere
+from flafka.plugins.errors import ANY_FAILURE, CONTRACT_VIOLATION_SECONDS, CommitLogMoved
 from flafka.plugins.installed import described_method
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.threads import start_thread
@@ -79,8 +79,8 @@ class SinkRunner:
         if not isinstance(channel.channel, KafkaBackedChannel):  # the watch asks the brokers for that of the others
             held = Held(channel.metrics)
             for member_of_group in self.members:
-                member_of_group.metrics.ask("Lag", held.events)
-                member_of_group.metrics.ask("LagSeconds", held.seconds)
+                member_of_group.metrics.set_function("Lag", held.events)
+                member_of_group.metrics.set_function("LagSeconds", held.seconds)
         else:
             servers = channel.channel.kafka.stream(None).bootstrap_servers
             for member_of_group in self.members:
@@ -193,7 +193,7 @@ class SinkRunner:
         assert self._current is not None
         try:
             self._step(self._current)
-        except (ReaderFailed, CommitLogElsewhere):
+        except (ReaderFailed, CommitLogMoved):
             raise
         except ANY_FAILURE as e:  # the next one gets it
             self._failed(self._current, e)
@@ -225,7 +225,7 @@ class SinkRunner:
             self._busy = bool(self.ranges.waiting())
         assert self.reader is not None
         nothing_more = taken is None and self.draining.is_set()
-        pressed = self.committing is not None and self.reader.pressed()  # others flush soon anyway
+        pressed = self.committing is not None and self.reader.needs_commit()  # others flush soon anyway
         if due := set(self.ranges) if nothing_more or pressed else member.delivery.due():
             self._flush(member, due)
         if self._busy and not self.ranges.waiting():
@@ -246,7 +246,7 @@ class SinkRunner:
         if not (isinstance(taken, PolledBatch) and isinstance(taken.batch, Batch)):
             who = f"take() of {described_method(type(self.reader), 'take')}"
             raise ReaderFailed(
-                f"{who} must return None or a PolledBatch with a Batch, not {taken!r:.60}", MISUSE_SECONDS
+                f"{who} must return None or a PolledBatch with a Batch, not {taken!r:.60}", CONTRACT_VIOLATION_SECONDS
             )
         return taken
 

@@ -13,14 +13,14 @@ from flafka.agent.monitoring.latency import took
 from flafka.agent.monitoring.taps import Taps
 from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from flafka.agent.runner.delivery import intercepted
-from flafka.agent.runner.local.channels import ChannelRunner, PendingPut, Placed
+from flafka.agent.runner.local.channels import ChannelRunner, Enqueued, PendingPut
 from flafka.agent.runner.local.inflight import InFlight, Turns
 from flafka.agent.runner.local.routing import OPTIONAL_PUT_SECONDS, Late, OptionalPuts, Routed, Selector
 from flafka.agent.runner.retries import Backoff
 from flafka.agent.runner.supervise import Worker, close
 from flafka.agent.topology import SourceSpec
 from flafka.plugins import Batch, Interceptor, Metrics, Source, Unwritable
-from flafka.plugins.errors import ANY_FAILURE, Misuse
+from flafka.plugins.errors import ANY_FAILURE, ContractViolation
 from flafka.plugins.installed import at_work, described, described_method
 
 
@@ -53,7 +53,7 @@ class SourceRunner(Worker):
         self._under_way: dict[int, float] = {}
         """Since when the batches are that are not stored yet: by number, in seconds of `time.monotonic`."""
         self._number_anew()
-        self.metrics.ask("UnacknowledgedSeconds", self._waited)
+        self.metrics.set_function("UnacknowledgedSeconds", self._waited)
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]
@@ -88,7 +88,7 @@ class SourceRunner(Worker):
             self._pump_in_flight(self.source.in_flight)
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield the source's batches. Raises Misuse where it yields anything else, which would never be stored."""
+        """Yield the source's batches. Raises ContractViolation for anything else, which would never be stored."""
         batches: object = self.source.batches()
         if not isinstance(batches, Iterable):
             raise self._no_batch(f"returns {batches!r:.60}", None)
@@ -97,12 +97,12 @@ class SourceRunner(Worker):
                 raise self._no_batch(f"yields {batch!r:.60}", getattr(batches, "gi_frame", None))
             yield batch
 
-    def _no_batch(self, what: str, frame: FrameType | None) -> Misuse:
+    def _no_batch(self, what: str, frame: FrameType | None) -> ContractViolation:
         place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         source = type(self.source)
         cls = described(source, place) if place is not None else described_method(source, "batches")
         message = f"batches() of {cls} must yield batches, such as Batch.of([Event(…)]), and {what}"
-        return Misuse(message)
+        return ContractViolation(message)
 
     def close(self) -> None:
         """Release the source, its interceptors and what waits for optional channels."""
@@ -233,9 +233,9 @@ class SourceRunner(Worker):
         finally:
             turns.passed(number)
 
-    def _put_in_turn(self, routed: Routed, pending: PendingPut, placed: Placed) -> None:
+    def _put_in_turn(self, routed: Routed, pending: PendingPut, enqueued: Enqueued) -> None:
         name, _, required = routed
-        store = functools.partial(self._store, pending, self.channels[name], placed)
+        store = functools.partial(self._store, pending, self.channels[name], enqueued)
         if required:
             store()
             return
@@ -260,8 +260,8 @@ class SourceRunner(Worker):
         lost = len(put.batch if put.result is None else put.result.rejected)
         self.metrics.add("OptionalEventDropCount", lost)
 
-    def _store(self, pending: PendingPut, channel: ChannelRunner, placed: Placed) -> None:
-        rejected = channel.complete(pending, self.dead_letters[channel.name], placed)
+    def _store(self, pending: PendingPut, channel: ChannelRunner, enqueued: Enqueued) -> None:
+        rejected = channel.complete(pending, self.dead_letters[channel.name], enqueued)
         if rejected:
             self.metrics.add("EventRejectedCount", rejected)
         self.routed[channel.name].add("EventRoutedCount", len(pending.batch) - rejected)

@@ -26,11 +26,11 @@ from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from flafka.agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from flafka.plugins import (
     Assignment,
+    AtLeastOnceSink,
     CommittingSink,
     Conflict,
     FlafkaError,
     KafkaStream,
-    PlainSink,
     Retry,
     Sink,
 )
@@ -111,8 +111,8 @@ class Query:
             self._move.make(self.committing, self.channel, self.job.sink.group, joins=False)
         begun: list[Assignment] = []
         for committed in self.channel.kafka.committed(self.job.sink.group):
-            if isinstance(self.sink, PlainSink):
-                self.sink.take_over(committed)
+            if isinstance(self.sink, AtLeastOnceSink):
+                self.sink.recover(committed)
             start = self.committer.resume(committed)
             if start.next_offset is None:
                 start = self._oldest(start)

@@ -14,7 +14,7 @@ from flafka.agent.jvm.spark import brings_environment, own_address, workers_pyth
 from flafka.agent.onyarn import described, wrong_with_files, wrong_with_yarn
 from flafka.agent.options import YARN, AgentOptions, is_local, masters
 from flafka.agent.runner.spark.master import ask_master, master_version
-from flafka.plugins import Caution, FlafkaError
+from flafka.plugins import ConnectivityWarning, FlafkaError
 
 UI_PORT = "spark.conf.spark.master.ui.port"
 PYTHON = "{}.{}".format(*sys.version_info)
@@ -81,13 +81,15 @@ def wrong_with_master(
     seen = [(version, ask_master(*one)) for one in pages if (version := master_version(*one))]
     if not seen:
         where = ", ".join(f"http://{host}:{port}" for host, port in pages)
-        yield Caution(f"{master} does not tell its version at {where}: {UI_PORT} names the port of its web page")
+        yield ConnectivityWarning(
+            f"{master} does not tell its version at {where}: {UI_PORT} names the port of its web page"
+        )
     for version, status in seen:
         if version != spark:
             text = f"{master} is Spark {version}, and pyspark here is {spark}: make them the same"
-            yield text if _minor(version) != _minor(spark) else Caution(text)
+            yield text if _minor(version) != _minor(spark) else ConnectivityWarning(text)
         if status and status["status"] == "ALIVE" and not status["aliveworkers"]:
-            yield Caution(f"{master} has no workers: nothing is delivered until one is there")
+            yield ConnectivityWarning(f"{master} has no workers: nothing is delivered until one is there")
 
 
 def _pyspark() -> str | None:

@@ -99,8 +99,8 @@ def test_what_comes_before_a_document_that_is_refused_is_kept(core: Core) -> Non
 def test_a_collection_that_is_missing(core: Core) -> None:
     url = f"{core.url}-missing"
     sink = sink_of(url)
-    assert list(sink.probe()) == [f"Solr has no collection or core {url}: create it, or mend url"]
+    assert list(sink.check_connectivity()) == [f"Solr has no collection or core {url}: create it, or mend url"]
 
 
 def test_the_schema(core: Core) -> None:
-    assert list(core.sink.probe()) == []
+    assert list(core.sink.check_connectivity()) == []

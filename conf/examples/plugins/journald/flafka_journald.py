@@ -54,7 +54,7 @@ class JournaldSource(Source[JournaldConfig]):
 
     def open(self) -> None:
         """Find the place."""
-        for trouble in self.probe():
+        for trouble in self.check_connectivity():
             raise Retry(trouble)
         self._file = Path(self.config.cursor_file)
         self._cursor = self._file.read_text("utf-8") if self._file.exists() else ""
@@ -62,7 +62,7 @@ class JournaldSource(Source[JournaldConfig]):
             for newest in self._entries("--lines=1"):
                 self._keep(newest[-1]["__CURSOR"])  # a restart must not begin behind what comes until then
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """What keeps journalctl from reading."""
         try:
             done = subprocess.run(self._command("--lines=0"), capture_output=True, text=True, check=False)
@@ -74,7 +74,7 @@ class JournaldSource(Source[JournaldConfig]):
         if not Path(self.config.cursor_file).absolute().parent.is_dir():
             yield f"there is no directory for {self.config.cursor_file}"
 
-    def exclusive(self) -> Mapping[Path, str]:
+    def exclusive_resources(self) -> Mapping[Path, str]:
         """No other source may keep its place there."""
         return {Path(self.config.cursor_file): "cursorFile"}
 

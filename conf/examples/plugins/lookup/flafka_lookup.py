@@ -52,12 +52,12 @@ class LookupInterceptor(Interceptor[LookupConfig]):
 
     def open(self) -> None:
         """Read the table."""
-        for trouble in self.probe():
+        for trouble in self.check_connectivity():
             raise Retry(trouble)
         self._stamp, self._table = self._look(), self._read()
         self._next_look = time.monotonic() + LOOK_SECONDS
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """What is wrong with the file."""
         try:
             self._read()
@@ -90,7 +90,7 @@ class LookupInterceptor(Interceptor[LookupConfig]):
                 self._table, self._stamp = self._read(), stamp
                 self.log.info("%s was read again", self.config.file)
         except (OSError, ValueError) as e:
-            self.complain("file", "the table that was read before is used: %s", e)
+            self.warn_rate_limited("file", "the table that was read before is used: %s", e)
 
     def _look(self) -> tuple[int, int, int]:
         """What changes with the file."""

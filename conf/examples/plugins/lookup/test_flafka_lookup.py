@@ -79,5 +79,5 @@ def test_a_file_that_changes_is_read_again(sites: Path, monkeypatch: pytest.Monk
 def test_a_table_that_cannot_be_one_is_told(sites: Path, text: str) -> None:
     sites.write_text(text)
     properties = {"header": "client", "file": str(sites), "keys": "networks"}
-    (trouble,) = conformance.make(LookupInterceptor, properties).probe()
+    (trouble,) = conformance.make(LookupInterceptor, properties).check_connectivity()
     assert trouble.startswith("the table cannot be read: ")

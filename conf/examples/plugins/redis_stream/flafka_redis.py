@@ -69,7 +69,7 @@ class RedisStreamSource(Source[RedisStreamConfig]):
         if hasattr(self, "_redis"):
             self._redis.close()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether Redis answers; makes no group."""
         client = redis.Redis.from_url(self.config.url.get_secret_value(), socket_timeout=10)
         try:

@@ -61,7 +61,7 @@ class WebhookSink(Sink[WebhookConfig]):
         if hasattr(self, "_session"):
             self._session.close()
 
-    def probe(self) -> Iterator[str]:
+    def check_connectivity(self) -> Iterator[str]:
         """Whether anything answers there; posts nothing."""
         try:
             requests.head(self.config.url.get_secret_value(), timeout=self.config.timeout)

@@ -120,6 +120,6 @@ def test_the_address_is_in_no_text(server: Server) -> None:
     with pytest.raises(Retry) as retry:
         deliver(server, url="http://127.0.0.1:1/services/secret")
     assert "secret" not in str(retry.value)
-    assert [*conformance.make(WebhookSink, {"url": "http://127.0.0.1:1/secret"}).probe()] == [
+    assert [*conformance.make(WebhookSink, {"url": "http://127.0.0.1:1/secret"}).check_connectivity()] == [
         "the server cannot be reached: ConnectionError"
     ]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from flafka.plugins import Difference
+from flafka.plugins import CompatibilityNote
 
 SERIALIZERS = (
-    Difference(
+    CompatibilityNote(
         flume="`AvroEventSerializer` writes all events of a file under the schema of the first",
         here="each schema has its own files; the file's name ends in a hash of it",
         option="serializer",
     ),
-    Difference(
+    CompatibilityNote(
         flume="`AvroEventSerializer` fetches whatever address a header `flume.avro.schema.url` names, and "
         "fails for ever without a schema",
         here="only `schemaURL` and URLs with a prefix that is in `trustedSchemaURLs`; other events go to the "
         "dead letters",
         option="serializer",
     ),
-    Difference(
+    CompatibilityNote(
         flume="an unknown `compressionCodec` writes uncompressed files",
         here="an error that lists the codecs",
         option="serializer.compressionCodec",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from flafka.plugins import Difference
+from flafka.plugins import CompatibilityNote
 
 KAFKA = (
-    Difference(
+    CompatibilityNote(
         flume="an event counts as delivered as `kafka.producer.acks` says, after the first replica by default",
         here="when all in-sync replicas have it",
     ),
-    Difference(
+    CompatibilityNote(
         flume="an event for a partition or topic that does not exist, one whose time is further from now than "
         "the topic allows, and one without `key` for a compacted topic stop the sink",
         here="they go to the dead letters",
     ),
-    Difference(
+    CompatibilityNote(
         flume="an event whose header `topicHeader` names the topic of the sink's own channel is written there, and "
         "read again",
         here="it goes to the dead letters",

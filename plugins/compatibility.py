@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Difference:
+class CompatibilityNote:
     """One thing that a component does otherwise than Flume's component of the same type.
 
     `agent check -v`, `agent migrate` and the documentation show it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins import Assignment, Batch, Conflict, Generation, PlainSink, Rejected, Retry, TopicPartition
+from flafka.plugins import Assignment, AtLeastOnceSink, Batch, Conflict, Generation, Rejected, Retry, TopicPartition
 from flafka.sinks.kafka.config import KafkaSinkConfig
 from flafka.sinks.kafka.records import KafkaRecords
 from flafka.sinks.kafka.writers import TransactionalWriter, Writer
@@ -12,7 +12,7 @@ from flafka.sinks.kafka.writers import TransactionalWriter, Writer
 _NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
+class AtLeastOnceKafkaSink(KafkaRecords, AtLeastOnceSink[KafkaSinkConfig]):
     """Writes to topics at least once; duplicates are known by the event's id, the record header flafka.id."""
 
     type_name = "kafka"
@@ -75,7 +75,7 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
         """Give up what is not flushed; the next producer is a new one."""
         self._drop()
 
-    def take_over(self, committed: Assignment) -> None:
+    def recover(self, committed: Assignment) -> None:
         """End the transaction of the committing form: its topics' readers would wait until it times out."""
         cluster = committed.topic_partition.cluster
         if cluster and cluster == self._find_cluster():
